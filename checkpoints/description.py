@@ -224,13 +224,13 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _list_text(values: list[Any], others: list[Any]) -> str:
+def _list_text(values: list[Any], other_values: list[Any]) -> str:
     """Returns a list's length, and the values that the other list lacks."""
-    others_as_json = {json.dumps(value) for value in others}
-    only_here = [value for value in values if json.dumps(value) not in others_as_json]
+    other_json = {json.dumps(value) for value in other_values}
+    only_here = [value for value in values if json.dumps(value) not in other_json]
     if only_here and all(isinstance(value, str) for value in only_here):
-        shown = ", ".join(only_here[:5]) + (", ..." if len(only_here) > 5 else "")
-        return f"{len(values)} values, of them only here: {shown}"
+        values_text = ", ".join(only_here[:5]) + (", ..." if len(only_here) > 5 else "")
+        return f"{len(values)} values, of them only here: {values_text}"
     return f"{len(values)} values, {len(only_here)} of them only here" if len(values) > 6 else json.dumps(values)
 
 

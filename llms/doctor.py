@@ -558,16 +558,16 @@ def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> CheckFi
     """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
-    whole, short = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
+    plain_reason, cut_reason = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
     token_count = max(len(cut.tokens), cut.counted)
-    words = f"the whole answer says {whole!r}, the cut one {short!r}"
+    words = f"the whole answer says {plain_reason!r}, the cut one {cut_reason!r}"
     if token_count > CUT_AT_TOKENS + 1:
         return "fault", f"max_tokens {CUT_AT_TOKENS} gave {token_count} tokens", "limit"
-    if not whole or not short or (short == STOP and token_count >= CUT_AT_TOKENS):
+    if not plain_reason or not cut_reason or (cut_reason == STOP and token_count >= CUT_AT_TOKENS):
         return "fault", words, "finish"
-    if (whole, short) == (LENGTH, LENGTH):
+    if (plain_reason, cut_reason) == (LENGTH, LENGTH):
         return "unknown", "no answer ended by itself, so only a cut one was seen", "talks"
-    return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
+    return ("ok", words, "") if (plain_reason, cut_reason) == (STOP, LENGTH) else ("unknown", words, "finish")
 
 
 def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> CheckFinding:
@@ -586,18 +586,18 @@ def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: Parse
         return "fault", wrong, "chunks"
     if plain is not None:  # the answer to the same question, at temperature 0
         if plain.parsed_text.text != parsed.parsed_text.text:
-            found = "at temperature 0 another answer came than without streaming, so nothing to compare"
-            return "unknown", found, "again"
+            explanation = "at temperature 0 another answer came than without streaming, so nothing to compare"
+            return "unknown", explanation, "again"
         # llama.cpp lists the end token in a whole answer, without text, and not in a stream.
-        whole, streamed = _count_up_to_text(plain.tokens), _count_up_to_text(parsed.tokens)
-        if plain.tokens[:whole] != parsed.tokens[:streamed]:
-            return "fault", f"{streamed} tokens for a text of {whole} tokens", "stream"
+        plain_count, streamed_count = _count_up_to_text(plain.tokens), _count_up_to_text(parsed.tokens)
+        if plain.tokens[:plain_count] != parsed.tokens[:streamed_count]:
+            return "fault", f"{streamed_count} tokens for a text of {plain_count} tokens", "stream"
         differences_by_token = [
             _mean_difference([*a.values()], [*b.values()])
-            for a, b in zip(plain.top[:whole], parsed.top[:streamed], strict=True)
+            for a, b in zip(plain.top[:plain_count], parsed.top[:streamed_count], strict=True)
         ]
         worst_difference = max(
-            _mean_difference(plain.numbers[:whole], parsed.numbers[:streamed]),
+            _mean_difference(plain.numbers[:plain_count], parsed.numbers[:streamed_count]),
             float(np.mean(differences_by_token or [0.0])),
         )
         if worst_difference > MAX_MEAN_DIFFERENCE_NATS:

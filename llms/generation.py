@@ -47,26 +47,28 @@ class StopTexts:
 
         A token that begins before the stop text and ends in it counts as part of the text.
         """
-        newest = self._decode(tokens[-self.window :])
-        if not any(stop in newest for stop in self._stops):
+        text_of_window = self._decode(tokens[-self.window :])
+        if not any(stop in text_of_window for stop in self._stops):
             return None
         text = self._decode(tokens)
-        start = max(len(text) - len(newest), 0)
-        places = [place for stop in self._stops if (place := text.find(stop, start)) >= 0]
-        if not places:
+        start = max(len(text) - len(text_of_window), 0)
+        stop_starts = [stop_start for stop in self._stops if (stop_start := text.find(stop, start)) >= 0]
+        if not stop_starts:
             return None
-        return text[: min(places)], self._tokens_needed(tokens, text[: min(places)])
+        return text[: min(stop_starts)], self._tokens_needed(tokens, text[: min(stop_starts)])
 
     def safe(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens are certain to stay. The others may be the beginning of a stop text."""
         window = tokens[-self.window :]
-        newest = self._decode(window)
-        whole = newest.rstrip("\ufffd")  # a character whose last bytes are still to come
-        possible_stops = [n for stop in self._stops for n in range(1, len(stop)) if whole.endswith(stop[:n])]
+        text_of_window = self._decode(window)
+        whole_characters = text_of_window.rstrip("\ufffd")  # a character whose last bytes are still to come
+        possible_stops = [
+            length for stop in self._stops for length in range(1, len(stop)) if whole_characters.endswith(stop[:length])
+        ]
         return (
             len(tokens)
             - len(window)
-            + self._tokens_needed(window, whole[: len(whole) - max(possible_stops, default=0)])
+            + self._tokens_needed(window, whole_characters[: len(whole_characters) - max(possible_stops, default=0)])
         )
 
     def _tokens_needed(self, tokens: Sequence[int], text: str) -> int:

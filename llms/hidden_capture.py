@@ -192,7 +192,9 @@ class RowStates:
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """Returns the transformer blocks, in order: the module list as long as the configuration's number of layers."""
     block_count = model.config.get_text_config().num_hidden_layers
-    candidates = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == block_count]
+    candidates = [
+        module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == block_count
+    ]
     if not candidates:
         raise LLMError(
             f"no list of {block_count} decoder blocks found in {type(model).__name__}: hidden states unavailable"
@@ -247,18 +249,20 @@ def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
 
 def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
     """Returns the layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
-    last = int(config.get_text_config().num_hidden_layers)
+    last_layer = int(config.get_text_config().num_hidden_layers)
     step = choice.removeprefix("every:")
     if choice == "all":
-        return tuple(range(last + 1))
+        return tuple(range(last_layer + 1))
     if choice.startswith("every:") and step.isdecimal() and int(step) > 0:
-        return tuple(range(0, last + 1, int(step)))
+        return tuple(range(0, last_layer + 1, int(step)))
     numbers = [part.strip() for part in choice.split(",")]
     if all(number.isdecimal() for number in numbers):
         layers = tuple(sorted({int(number) for number in numbers}))
-        if layers[-1] <= last:
+        if layers[-1] <= last_layer:
             return layers
-    raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")
+    raise LLMError(
+        f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last_layer} such as 0,{last_layer // 2}"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -387,7 +387,7 @@ class LocalLLM:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call_of_row(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
-        k = self.capabilities.top_logprobs
+        alternative_count = self.capabilities.top_logprobs
         tokens = tuple(self.piece(token) for token in row.tokens)
         return job.request.local_call(
             self,
@@ -397,7 +397,9 @@ class LocalLLM:
             segments=marked(tokens),
             text=self._decode(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
-            top_logprobs=np.array(row.top, dtype=np.float32).reshape(-1, k) if k else None,
+            top_logprobs=np.array(row.top, dtype=np.float32).reshape(-1, alternative_count)
+            if alternative_count
+            else None,
             finish_reason=row.finish_reason,
             usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
             latency_ms=latency_ms,

@@ -103,10 +103,10 @@ async def served_models(url: str) -> list[str]:
     endpoint = Endpoint(url, concurrency=1, attempts=1)
     try:
         async with endpoint.slot() as client:
-            listed = await endpoint.once(client.get("/models", cast_to=object), "its list of models")
+            model_list = await endpoint.once(client.get("/models", cast_to=object), "its list of models")
     finally:
         await endpoint.aclose()
-    names = [text(model.get("id")) for model in each((fields(listed) or {}).get("data"))]
+    names = [text(model.get("id")) for model in each((fields(model_list) or {}).get("data"))]
     if not (model_names := [name for name in names if name]):
         raise LLMError(f"{endpoint.address} lists no models; name the one to ask")
     return model_names
