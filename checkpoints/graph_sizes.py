@@ -45,7 +45,7 @@ class Sized:
 
     elem: int
     shape: Lengths
-    known: NDArray[Any] | None = None
+    known_values: NDArray[Any] | None = None
     """Integers or truths, in the shape of the value; None if they are not known."""
 
     @property
@@ -57,16 +57,16 @@ class Sized:
         return self.count * ELEMENT_BYTES[self.elem]
 
 
-def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) -> Sized:
+def sized(elem: int, shape: Iterable[int], known_values: NDArray[Any] | None = None) -> Sized:
     """Returns a value, with its numbers only if they are few.
 
     Args:
         elem: ONNX type of the elements.
         shape: the shape.
-        known: the numbers, if known.
+        known_values: the numbers, if they are known.
     """
-    is_small = known is not None and known.size <= KNOWN_VALUES
-    return Sized(elem, tuple(shape), known if is_small else None)
+    is_small = known_values is not None and known_values.size <= KNOWN_VALUES
+    return Sized(elem, tuple(shape), known_values if is_small else None)
 
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
@@ -118,9 +118,9 @@ def _integers(node: Node, inputs: Sequence[Sized | None], index: int, name: str)
         name: name of the integers in errors.
     """
     value = needed(node, inputs, index)
-    if value.known is None or value.elem == BOOL:
+    if value.known_values is None or value.elem == BOOL:
         raise UnsafeModel(f"{node.kind}: its {name} depend on what is read; expected what shapes and constants give")
-    return [int(integer) for integer in value.known.ravel()]
+    return [int(integer) for integer in value.known_values.ravel()]
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -140,8 +140,12 @@ def broadcast(*shapes: Lengths) -> Lengths:
 
 def _reshaped(tensor: Sized, shape: Sequence[int]) -> list[Sized]:
     """Returns the tensor in another shape, with its known values if their number fits."""
-    fits = tensor.known is not None and tensor.known.size == math.prod(shape)
-    return [sized(tensor.elem, shape, tensor.known.reshape(shape) if fits and tensor.known is not None else None)]
+    fits = tensor.known_values is not None and tensor.known_values.size == math.prod(shape)
+    return [
+        sized(
+            tensor.elem, shape, tensor.known_values.reshape(shape) if fits and tensor.known_values is not None else None
+        )
+    ]
 
 
 def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -183,10 +187,12 @@ def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor, lengths = needed(node, inputs, 0), _requested_lengths(node, inputs, 1)
     shape = broadcast(tensor.shape, lengths)
-    is_small = tensor.known is not None and math.prod(shape) <= KNOWN_VALUES
+    is_small = tensor.known_values is not None and math.prod(shape) <= KNOWN_VALUES
     return [
         sized(
-            tensor.elem, shape, np.broadcast_to(tensor.known, shape) if is_small and tensor.known is not None else None
+            tensor.elem,
+            shape,
+            np.broadcast_to(tensor.known_values, shape) if is_small and tensor.known_values is not None else None,
         )
     ]
 
@@ -217,7 +223,7 @@ def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
         index = axis_of(node, axis, len(shape))
         cuts[index] = slice(start, end, step)
         shape[index] = len(range(*cuts[index].indices(tensor.shape[index])))
-    return [sized(tensor.elem, shape, None if tensor.known is None else tensor.known[tuple(cuts)])]
+    return [sized(tensor.elem, shape, None if tensor.known_values is None else tensor.known_values[tuple(cuts)])]
 
 
 def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -236,7 +242,7 @@ HEAVY_COST = 4
 SizeRule = Callable[[Node, list[Sized | None]], list[Sized]]
 
 
-def _same(node: Node, inputs: list[Sized | None]) -> list[Sized]:
+def _same_shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [needed(node, inputs, 0)]
 
 
@@ -245,11 +251,11 @@ def _elementwise(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     operands = [operand for operand in inputs if operand is not None]
     first = needed(node, inputs, int(node.kind == "Where"))
     if node.kind == "Div" and first.elem in WHOLE_NUMBER_TYPES:
-        divisor = needed(node, inputs, 1).known
+        divisor = needed(node, inputs, 1).known_values
         if divisor is None or not (divisor >= 1).all():
             raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
     shape, compute = broadcast(*(operand.shape for operand in operands)), INTEGER_FUNCTIONS.get(node.kind)
-    numbers = [operand.known for operand in operands if operand.known is not None]
+    numbers = [operand.known_values for operand in operands if operand.known_values is not None]
     is_small = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
     with np.errstate(all="ignore"):  # it wraps as the runtime's integers do
         computed = np.asarray(compute(*numbers)) if compute is not None and is_small else None
@@ -264,8 +270,8 @@ def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
         sized(
             to,
             tensor.shape,
-            tensor.known.astype(WHOLE_NUMBER_TYPES[to])
-            if tensor.known is not None and to in WHOLE_NUMBER_TYPES
+            tensor.known_values.astype(WHOLE_NUMBER_TYPES[to])
+            if tensor.known_values is not None and to in WHOLE_NUMBER_TYPES
             else None,
         )
     ]
@@ -305,7 +311,7 @@ def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
         for operand in operands
     ):
         raise UnsafeModel("Concat of values whose other lengths differ")
-    numbers = [operand.known for operand in operands if operand.known is not None]
+    numbers = [operand.known_values for operand in operands if operand.known_values is not None]
     is_small = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
     return [sized(first.elem, shape, np.concatenate(numbers, axis) if is_small else None)]
 
@@ -314,7 +320,9 @@ def _gather(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor, indices = needed(node, inputs, 0), needed(node, inputs, 1)
     axis = axis_of(node, node.integer("axis", 0), len(tensor.shape))
     gathered = (
-        np.take(tensor.known, indices.known, axis) if tensor.known is not None and indices.known is not None else None
+        np.take(tensor.known_values, indices.known_values, axis)
+        if tensor.known_values is not None and indices.known_values is not None
+        else None
     )
     return [sized(tensor.elem, (*tensor.shape[:axis], *indices.shape, *tensor.shape[axis + 1 :]), gathered)]
 
@@ -450,11 +458,11 @@ RULES: dict[str, SizeRule] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "Gemm": _gemm,
-    "LayerNormalization": _same,
+    "LayerNormalization": _same_shape,
     "ai.onnx.ml.Imputer": _scaled,
     "ai.onnx.ml.LinearClassifier": _linear,
     "ai.onnx.ml.Scaler": _scaled,
-    "Identity": _same,
+    "Identity": _same_shape,
     "MatMul": _product,
     "MatMulInteger": _product,
     "Range": _range,

@@ -329,7 +329,7 @@ class ParsedReply:
     parsed: ParsedResponse | None
     refusal: str
     """Why `parse_response` refuses the answer; empty if it accepts the answer."""
-    counted: int
+    usage_count: int
     """Number of tokens that should have numbers, according to the usage; 0 if the usage counts none."""
 
     @property
@@ -385,9 +385,9 @@ def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
     alternatives_by_token = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
     details = fields((fields(whole_body.get("usage")) or {}).get("completion_tokens_details")) or {}
     thinking_count = details.get("reasoning_tokens")
-    counted = parsed_text.usage.completion_tokens if len(whole_body["choices"]) == 1 else 0
-    if type(thinking_count) is int and len(entries) <= counted - thinking_count + 1:  # counted, but without numbers
-        counted -= thinking_count
+    usage_count = parsed_text.usage.completion_tokens if len(whole_body["choices"]) == 1 else 0
+    if type(thinking_count) is int and len(entries) <= usage_count - thinking_count + 1:  # counted, but without numbers
+        usage_count -= thinking_count
     return ParsedReply(
         name,
         parsed_text,
@@ -399,7 +399,7 @@ def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
         ],
         parsed=parsed,
         refusal=refusal,
-        counted=counted,
+        usage_count=usage_count,
     )
 
 
@@ -459,7 +459,7 @@ def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Chec
 def check_numbers(answer: ParsedReply) -> CheckFinding:
     """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
     thinks, token_count = answer.parsed_text.thinking is not None, len(answer.tokens)
-    counts = f"{answer.name}: {token_count} numbers, and {answer.counted} tokens by the usage"
+    counts = f"{answer.name}: {token_count} numbers, and {answer.usage_count} tokens by the usage"
     if PLAIN_QUESTION in answer.parsed_text.text:
         return "fault", f"{answer.name}: the answer repeats the question", "echo"
     if answer.parsed is None:
@@ -470,10 +470,10 @@ def check_numbers(answer: ParsedReply) -> CheckFinding:
         # At this temperature OpenAI may draw a token outside the 20 likeliest, and gives no number for it.
         is_unlisted_token = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
         return "unknown" if is_unlisted_token else "fault", f"{answer.name}: {doubt}", "numbers"
-    if token_count < answer.counted - 1 and thinks:
+    if token_count < answer.usage_count - 1 and thinks:
         return "unknown", f"{counts}, which counts the thinking too", "thinking"
     # An end token may be counted and not given, or the reverse.
-    if answer.counted and abs(token_count - answer.counted) > 1:
+    if answer.usage_count and abs(token_count - answer.usage_count) > 1:
         return "fault", counts, "numbers"
     notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS_NOTES]
     if notes:
@@ -481,9 +481,10 @@ def check_numbers(answer: ParsedReply) -> CheckFinding:
         return worst, f"{answer.name}: {'; '.join(notes)}", "more"
     if not names_tokens(answer.tokens):
         return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"
-    if not answer.counted:
+    if not answer.usage_count:
         return "unknown", f"{answer.name}: {token_count} numbers, and the usage counts no tokens", "usage"
-    return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
+    words = "the tokens spell the text, each with a log-probability, and the usage counts"
+    return "ok", f"{words} {answer.usage_count}", ""
 
 
 def check_alternatives(answer: ParsedReply) -> CheckFinding:
@@ -559,7 +560,7 @@ def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> CheckFi
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
     plain_reason, cut_reason = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
-    token_count = max(len(cut.tokens), cut.counted)
+    token_count = max(len(cut.tokens), cut.usage_count)
     words = f"the whole answer says {plain_reason!r}, the cut one {cut_reason!r}"
     if token_count > CUT_AT_TOKENS + 1:
         return "fault", f"max_tokens {CUT_AT_TOKENS} gave {token_count} tokens", "limit"
@@ -679,5 +680,5 @@ def _first_fault(reply: ParsedReply) -> str:
 
     A stream, and each of two answers, may come without a usage of its own.
     """
-    findings = (check(replace(reply, counted=0)) for check in REPLY_CHECKS.values())
+    findings = (check(replace(reply, usage_count=0)) for check in REPLY_CHECKS.values())
     return next((words for verdict, words, _ in findings if verdict == "fault"), "")

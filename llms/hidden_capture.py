@@ -99,7 +99,7 @@ def layer_hooks(
 class _Pool:
     """Pooled states of one kind of tokens, each (L, D)."""
 
-    first: Tensor
+    first_state: Tensor
     sum: Tensor
     newest_states: deque[Tensor]
     """States of the newest tokens, which `trim` can subtract."""
@@ -177,7 +177,7 @@ class RowStates:
         for kind, pool in self._pools.items():
             if pool.token_count:
                 values |= {
-                    f"{kind}_first": pool.first,
+                    f"{kind}_first": pool.first_state,
                     f"{kind}_last": pool.newest_states[-1],
                     f"{kind}_mean": pool.sum / pool.token_count,
                 }
