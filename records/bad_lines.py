@@ -164,16 +164,16 @@ class KeptLines:
         self._open_file_stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._head = b""
-        self._last: object = None
+        self._last_source: object = None
 
     def add(self, source: object) -> None:
         """Writes a line: its bytes if they are known, else the object as JSON.
 
         If one line holds several answers, the line is written once.
         """
-        if source is self._last and isinstance(source, RawLine):
+        if source is self._last_source and isinstance(source, RawLine):
             return
-        self._last = source
+        self._last_source = source
         if self._file is None:
             self._file = self._open_file_stack.enter_context(atomic_write(self.path))
         raw, head = (source.raw, source.head) if isinstance(source, RawLine) else (source, b"")

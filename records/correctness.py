@@ -45,14 +45,14 @@ from metaprobe.records.answers.texts import (
     ASKS_BACK,
     BEFORE_LEAD,
     FILLER,
-    IS,
-    IS_JOINED,
     LEADS,
     MAX_COMPARED_CHARS,
     NEGATIONS,
     NO_OF_SOMETHING,
     SENTENCE_END,
     TAKES_BACK,
+    WORDS_FOR_IS,
+    WORDS_FOR_IS_JOINED,
     Words,
     find_words,
     has_words,
@@ -221,7 +221,7 @@ _LEADS_TO = re.compile(
 """Matches a text before "answer" if "answer" then begins a sentence."""
 _SAYS = re.compile(
     rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?: \((?:in|as|to|rounded|correct)\b[^()\n]{{1,40}}\))?"
-    rf"(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
+    rf"(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(WORDS_FOR_IS)})\b|{'|'.join(WORDS_FOR_IS_JOINED)})|\s[-–—]\s)"
     r"[\s:：*]*(?:(?:la|el|le|il|die|(?-i:a|o))\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
     re.IGNORECASE,
 )
@@ -246,11 +246,11 @@ def final_answer(item: Item, text: str) -> str:
     the whole text. Thinking before the answer is left out.
     """
     if item.check == "function":
-        return _BLANK_LINES.sub("", _spoken(text).rstrip())  # the first line of a body keeps its indentation
+        return _BLANK_LINES.sub("", _without_thinking(text).rstrip())  # the first line of a body keeps its indentation
     item, text = _with_shown_options(item), text.strip()
     if len(text) <= 15 and text.isalnum():
         return text
-    spoken = _spoken(text).strip()
+    spoken = _without_thinking(text).strip()
     text = spoken or text  # an answer that never left its thinking may still hold its result
     # An answer with a mark.
     text = _without_closing_lines(text, item.question)
@@ -304,7 +304,7 @@ def _other_letters(item: Item, lines: list[str]) -> list[str]:
     return [line for line in (*letters, *taken_back) if first_choice is None or chosen(item, line) != first_choice]
 
 
-_PART = re.compile(r"(?:[-+*•·–]|\d{1,2}[.)])\s+(?=\S)|\|")
+_LIST_ITEM = re.compile(r"(?:[-+*•·–]|\d{1,2}[.)])\s+(?=\S)|\|")
 """Matches the beginning of an item of a list, or of a row of a table."""
 _CALCULATES = re.compile(
     r"[=≈→⇒]|\b(?:so|therefore|thus|hence|answer|total|together|sum|result|left|remain\w*)\b", re.I
@@ -329,17 +329,17 @@ def _total_before_parts(lines: list[str]) -> str:
         lines: the last lines of an answer, without blank lines.
     """
     list_start = len(lines)
-    while list_start and _PART.match(lines[list_start - 1]):
+    while list_start and _LIST_ITEM.match(lines[list_start - 1]):
         list_start -= 1
     parts = lines[list_start:]
-    if not list_start or len(parts) < 2 or any(_CALCULATES.search(_PART.sub("", part, count=1)) for part in parts):
+    if not list_start or len(parts) < 2 or any(_CALCULATES.search(_LIST_ITEM.sub("", part, count=1)) for part in parts):
         return ""
     line = lines[list_start - 1].rstrip("* ").removesuffix(":").rstrip("* ")
     stated_numbers = numbers(line)
     if len(stated_numbers) != 1 or _STEPS.search(line):
         return ""
     is_bare_number = len(words(strip_decoration(line))) <= 2
-    numbers_of_parts = [numbers(_PART.sub("", part, count=1)) for part in parts]
+    numbers_of_parts = [numbers(_LIST_ITEM.sub("", part, count=1)) for part in parts]
     is_sum = sum(value for values in numbers_of_parts for value in values[:1]) == stated_numbers[0]
     return line if is_bare_number or is_sum or _TOTALS.search(line) else ""
 
@@ -357,9 +357,9 @@ def _parts_without_total(lines: list[str]) -> str:
         lines: the last lines of an answer, without blank lines.
     """
     list_start = len(lines)
-    while list_start and _PART.match(lines[list_start - 1]):
+    while list_start and _LIST_ITEM.match(lines[list_start - 1]):
         list_start -= 1
-    parts = [_PART.sub("", line, count=1).strip() for line in lines[list_start:]]
+    parts = [_LIST_ITEM.sub("", line, count=1).strip() for line in lines[list_start:]]
     if len(parts) < 2 or lines[-1].startswith("|") or any(map(_CALCULATES.search, parts)):
         return ""
     if any(len(numbers(part)) != 1 or len(words(part)) > MAX_PART_WORDS for part in parts):
@@ -427,7 +427,7 @@ def _last_fenced(lines: list[str]) -> list[str]:
     return ["\n".join(lines_inside)] if lines_inside else []
 
 
-def _spoken(text: str) -> str:
+def _without_thinking(text: str) -> str:
     """Returns the text without the thinking before it."""
     if "<" not in text and "THINK" not in text and "◁" not in text:
         return text

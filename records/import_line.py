@@ -27,7 +27,7 @@ from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import check_segments, spoken_text
-from metaprobe.records.short_line import BESIDE, FINISH_REASON, completion_of
+from metaprobe.records.short_line import FIELDS_BESIDE_TEXT, FINISH_REASON, completion_of
 from metaprobe.records.types import (
     IMPORTED_SYSTEM,
     Call,
@@ -363,7 +363,7 @@ def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
         record = {**{key: value for key, value in record.items() if key != "question"}, "messages": messages}
     if "response" not in record and isinstance(record.get("answer"), str):
         completion = completion_of(record["answer"], record)
-        other_keys = {key: value for key, value in record.items() if key not in ("answer", *BESIDE)}
+        other_keys = {key: value for key, value in record.items() if key not in ("answer", *FIELDS_BESIDE_TEXT)}
         record = {**other_keys, "response": completion}
     return record
 
@@ -451,7 +451,7 @@ def question_id_of(record: dict[str, Any], line_id: str) -> str:
 
 _JSON_COLUMNS = ("messages", "labels", "sampling", "segments")
 _LABEL_PREFIX = "labels."
-_COLUMNS_NOT_COPIED = ("question", "answer", *BESIDE)
+_COLUMNS_NOT_COPIED = ("question", "answer", *FIELDS_BESIDE_TEXT)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
 # Columns of a table of MLflow's: of runs, of traces, and of an evaluation.

@@ -60,7 +60,7 @@ _VALID_ALONE = frozenset(
 )
 _STATUS = frozenset("approval review state status".split())
 """Words of a key whose value must be in `_FINAL`."""
-_BESIDE = frozenset(
+_DETAIL_WORDS = frozenset(
     "at by comment comments count date explanation from id ids name note notes text time timestamp type until url "
     "version".split()
 )
@@ -90,7 +90,7 @@ _TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
 def name_words(name: str) -> list[str]:
     """Returns the words of a name in lower case. The words may be joined by capitals, by marks, or directly."""
     words = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
-    known_words = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
+    known_words = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _DETAIL_WORDS | _GLUED | {"direction"}
     if len(words) == 1 and words[0] not in known_words:
         for split_at in range(2, len(words[0]) - 1):
             parts = [words[0][:split_at], words[0][split_at:]]
@@ -224,7 +224,7 @@ def _why_void(key: str, value: object) -> str:
         return f"`{key}` is {shown_value}"
     if key_words & _GONE or whole_key in _GONE_ALONE or (is_negated and key_words & (_VALID | _VALID_ALONE)):
         return "" if _is_nothing(value) else f"`{key}` is {shown_value[:40]}"
-    if words[-1:] and words[-1] in _BESIDE:
+    if words[-1:] and words[-1] in _DETAIL_WORDS:
         return ""
     if key_words & _STATUS:
         return (

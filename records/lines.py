@@ -135,12 +135,12 @@ class _CountingFile(io.FileIO):
 
     def __init__(self, path: Path, on_bytes: OnBytes) -> None:
         super().__init__(path)
-        self._read, self._on_bytes = 0, on_bytes
+        self._bytes_read, self._on_bytes = 0, on_bytes
 
     def readinto(self, buffer: Any) -> int | None:
         count = super().readinto(buffer)
-        self._read += count or 0
-        self._on_bytes(self._read)
+        self._bytes_read += count or 0
+        self._on_bytes(self._bytes_read)
         return count
 
 

@@ -614,7 +614,7 @@ def settle(
             written.encode("utf-8", "surrogatepass").decode("latin-1") for written in (parsed.text, thinking or "")
         )
         located = locate(pieces, *texts, ending=ending)
-    shortened = without_last(parsed, len(parsed.logprobs) - located.kept)
+    shortened = without_last(parsed, len(parsed.logprobs) - located.kept_count)
     if located.segments or located.note:
         note = "; ".join(filter(None, (shortened.note, located.note)))
         shortened = replace(shortened, segments=located.segments, note=note)
@@ -669,13 +669,15 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         reading = whole_reading if whole_reading.all else reading
     if reading.only_marks:
         return _with_note(parsed, _missing_marks_note(parsed, len(token_indices), counted, reading.missing))
-    if reading.missing or reading.other:
-        difference = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
+    if reading.missing or reading.other_text:
+        difference = (
+            f"they say {reading.other_text[:30]!r} where the text says" if reading.other_text else "they leave out"
+        )
         raise of_other_tokens(
             f"{count_note or 'the tokens with the log-probabilities do not spell the answer'}: {difference}"
             f" {reading.missing[:30]!r}; {_EXPECTED_ALL}"
         )
-    extra_note = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""
+    extra_note = "the tokens hold more than the text that is shown, and all are scored" if reading.has_more else ""
     return _with_note(parsed, count_note or ("" if parsed.note else extra_note))
 
 

@@ -333,7 +333,7 @@ ONLY_ANSWER = "the thinking before the answer came without log-probabilities"
 class Parts:
     """Which tokens of one answer count, and their segments."""
 
-    kept: int
+    kept_count: int
     """Number of tokens of the answer, with thinking and markers. The tokens after them only ended it."""
     segments: tuple[Segment, ...] = ()
     """Segments of the kept tokens; empty if all of them belong to the answer."""
@@ -478,17 +478,17 @@ def _checked_parts(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
         return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
     raw = "".join(pieces)
     cut = raw.rindex(shown)
-    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown))) or [Segment("answer", 0, parts.kept)]
+    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown))) or [Segment("answer", 0, parts.kept_count)]
     before = [s for s in parts.segments if s.kind != "answer" and s.end <= answer.start]
-    return Parts(parts.kept, (*before, answer), "tokens before the answer that is shown are not scored")
+    return Parts(parts.kept_count, (*before, answer), "tokens before the answer that is shown are not scored")
 
 
-def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:
+def _aligned(pieces: Sequence[str], kept_count: int, text: str, thinking: str) -> Parts:
     """Returns the parts from the texts alone: there was thinking, but no marker among the tokens.
 
     Args:
         pieces: texts of the tokens.
-        kept: number of tokens that count.
+        kept_count: number of tokens that count.
         text: the answer as the server shows it.
         thinking: text of the thinking.
     """
@@ -498,14 +498,14 @@ def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Part
     answer = next((ending for ending in answers if shown.endswith(ending)), answers[0])
     start = len(raw) - len(raw.lstrip(SPACE))
     if shown and shown == answer:
-        return Parts(kept, (Segment("answer", 0, kept),), ONLY_ANSWER)
+        return Parts(kept_count, (Segment("answer", 0, kept_count),), ONLY_ANSWER)
     if shown and thought and shown == thought:
-        return Parts(kept, _spans(pieces, (start, start + len(thought)), (0, 0)))
+        return Parts(kept_count, _spans(pieces, (start, start + len(thought)), (0, 0)))
     if answer and shown.endswith(answer):
         cut = raw.rindex(answer)
         before = raw[:cut].strip(SPACE)
         if before and before in thought:  # all of it, or what a stream kept of it
-            return Parts(kept, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
+            return Parts(kept_count, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
     raise of_other_tokens(
         f"the answer came after thinking, and its {len(pieces)} log-probabilities"
         f" {'name no tokens' if not shown else 'are of other words than thinking and answer'}, so where the thinking"
@@ -514,28 +514,28 @@ def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Part
     )
 
 
-def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
+def _shown_only(pieces: Sequence[str], kept_count: int, text: str) -> Parts:
     """Returns the parts for a shown text with other tokens around it, without a sign of thinking. Only its tokens
     count.
 
     Args:
         pieces: texts of the tokens.
-        kept: number of tokens that count.
+        kept_count: number of tokens that count.
         text: the answer as the server shows it.
     """
     raw, shown = "".join(pieces), text.strip(SPACE)
     lead = len(raw) - len(raw.lstrip(SPACE))
     if not shown or not (raw.startswith(shown, lead) or raw.rstrip(SPACE).endswith(shown)):
-        return Parts(kept)
+        return Parts(kept_count)
     start = lead if raw.startswith(shown, lead) else raw.rfind(shown)
     stop, ends = start + len(shown), list(accumulate(map(len, pieces)))
     outside = [piece for piece, end in zip(pieces, ends, strict=True) if end <= start or end - len(piece) >= stop]
     if not "".join(outside).strip(SPACE + _SPELLED_SPACE):
-        return Parts(kept)
-    if spelled(pieces[:kept], text).all:  # in a spelling whose last characters are the text's: `Â¡` for `¡`
-        return Parts(kept)
+        return Parts(kept_count)
+    if spelled(pieces[:kept_count], text).all:  # in a spelling whose last characters are the text's: `Â¡` for `¡`
+        return Parts(kept_count)
     spans = _spans(pieces, (0, 0), (start, stop))
-    return Parts(kept, spans, "tokens before or after the text that is shown are not scored")
+    return Parts(kept_count, spans, "tokens before or after the text that is shown are not scored")
 
 
 def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, int]) -> tuple[Segment, ...]:

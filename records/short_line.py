@@ -13,7 +13,7 @@ from metaprobe.records.errors import ImportFileError, name_value
 
 FINISH_REASON = "finish_reason"
 """Key that says how the answer ended."""
-BESIDE = ("logprobs", "tokens", FINISH_REASON)
+FIELDS_BESIDE_TEXT = ("logprobs", "tokens", FINISH_REASON)
 """Fields beside the text of an answer from which the response is made."""
 
 
@@ -35,12 +35,12 @@ def response_of_short_line(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def completion_of(text: str, line_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the chat completion of a text, with the fields named in `BESIDE`.
+    """Returns the chat completion of a text, with the fields named in `FIELDS_BESIDE_TEXT`.
 
     Raises `ImportFileError` if the log-probabilities are no list.
     """
     choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
-    logprobs, tokens, finish_reason = (line_fields.get(name) for name in BESIDE)
+    logprobs, tokens, finish_reason = (line_fields.get(name) for name in FIELDS_BESIDE_TEXT)
     if finish_reason is not None:
         choice[FINISH_REASON] = finish_reason
     if logprobs is not None:

@@ -104,9 +104,9 @@ class Spelled:
 
     missing: str = ""
     """The part of the text that no token spells, from the first difference; empty if the tokens spell all of it."""
-    other: str = ""
+    other_text: str = ""
     """The words that the tokens spell instead; empty if the tokens only leave something out."""
-    more: bool = False
+    has_more: bool = False
     """Whether the tokens spell all of the text, and more words."""
     only_marks: bool = False
     """Whether only marks without meaning at the end of the text are missing."""
@@ -114,7 +114,7 @@ class Spelled:
     @property
     def all(self) -> bool:
         """Whether the tokens spell all of the text and nothing else."""
-        return not (self.missing or self.other or self.more)
+        return not (self.missing or self.other_text or self.has_more)
 
 
 def names_tokens(pieces: Iterable[str]) -> bool:
@@ -132,17 +132,19 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
         text: the answer's text.
         byte_rows: bytes of each token, if the server gives them; else empty.
     """
-    bare_text = _bare(text)
+    bare_text = _without_white_space(text)
     worst: Spelled | None = None
     marks_only: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
-        compared = _compare(_bare(reading), bare_text)
+        compared = _compare(_without_white_space(reading), bare_text)
         if compared.all:
             return compared
-        folded = _compare(_bare(normalize("NFKC", reading)), _bare(normalize("NFKC", text)))
+        folded = _compare(
+            _without_white_space(normalize("NFKC", reading)), _without_white_space(normalize("NFKC", text))
+        )
         if folded.all:
             return folded
-        if worst is None or (compared.more and not worst.more):
+        if worst is None or (compared.has_more and not worst.has_more):
             worst = compared
         if marks_only is None:
             marks_only = next((reading for reading in (compared, folded) if _lacks_marks_alone(reading, text)), None)
@@ -196,19 +198,19 @@ def _is_open(mark: str, before: str) -> bool:
 
 def _lacks_marks_alone(compared: Spelled, text: str) -> bool:
     """Returns whether only marks without meaning at the end of the text are missing."""
-    if not compared.missing or compared.other or len(compared.missing) > _MOST_END_MARKS:
+    if not compared.missing or compared.other_text or len(compared.missing) > _MOST_END_MARKS:
         return False
     form: unicodedata._NormalizationForm
     for form in ("NFC", "NFKC"):
         whole_text = normalize(form, text)
-        bare = _bare(whole_text)
+        bare = _without_white_space(whole_text)
         kept_length = len(bare) - len(compared.missing)
         if bare.endswith(compared.missing) and kept_length:
-            return any(len(_bare(cut)) == kept_length for cut in without_end_marks(whole_text))
+            return any(len(_without_white_space(cut)) == kept_length for cut in without_end_marks(whole_text))
     return False
 
 
-def _bare(text: str) -> str:
+def _without_white_space(text: str) -> str:
     """Returns the text in NFC without white space, and without halves of surrogate pairs."""
     if text.isascii():
         return "".join(text.split())
@@ -325,11 +327,13 @@ def _compare(reading: str, text: str) -> Spelled:
         if start < 0 or not text.startswith(part, start) or not _fits(text[position:start], hole):
             remaining_text = text[position:]
             if part.startswith(remaining_text) or (not position and remaining_text in part):
-                return Spelled(more=True)
+                return Spelled(has_more=True)
             pairs = enumerate(zip(part, remaining_text, strict=False))
             equal_length = next((i for i, (a, b) in pairs if a != b), min(len(part), len(remaining_text)))
             is_only_left_out = remaining_text.find(part[equal_length:], equal_length) >= 0
-            return Spelled(missing=remaining_text[equal_length:], other="" if is_only_left_out else part[equal_length:])
+            return Spelled(
+                missing=remaining_text[equal_length:], other_text="" if is_only_left_out else part[equal_length:]
+            )
         position, hole = start + len(part), ""
     if _fits(text[position:], hole):
         return Spelled()

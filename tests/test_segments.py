@@ -160,15 +160,15 @@ def test_what_only_ended_an_answer_is_left_out(
 ) -> None:
     said = {"finish_reason": "stop", **choice}
     parts = locate(pieces, text, ending=ending_of(said["finish_reason"], said))
-    assert (parts.kept, parts.segments) == (kept, ())
+    assert (parts.kept_count, parts.segments) == (kept, ())
 
 
 def test_where_a_stop_text_cannot_be_told_from_the_answer_all_is_scored_and_said() -> None:
     parts = locate(["4", "2", "END"], "43", ending="text")
-    assert (parts.kept, parts.segments) == (3, ())
+    assert (parts.kept_count, parts.segments) == (3, ())
     assert parts.note == "which of the last tokens are of the stop text is not known, and all are scored"
     assert locate(["4", "2", "END"], "42", ending="text").note == ""
-    assert locate(["4", "2", "END"], "42", ending="text").kept == 2
+    assert locate(["4", "2", "END"], "42", ending="text").kept_count == 2
 
 
 def test_of_two_ends_of_thinking_the_answer_that_is_shown_decides() -> None:

@@ -303,7 +303,7 @@ MOST_BEFORE_END = 60
 """Most characters before a number in which "between" is searched."""
 _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
 """Matches a word or sign between two numbers, of which one may be the answer and the other its explanation."""
-_NEAR = 4
+_MOST_WORDS_TO_NEGATION = 4
 """Number of words before a number in which "not" negates the number."""
 _DECORATION = r"[^\w=+*/^×÷-]{0,3}"
 _JOINT = re.compile(
@@ -343,7 +343,7 @@ _MAY_BE_HOURS = re.compile(r"\d\s?[hH]\s?\d")
 _RELATION_OF = {"<=": "≤", "=<": "≤", ">=": "≥", "!=": "≠", "=/=": "≠"}
 _ASCII_RELATIONS = re.compile(r"(?<![<>=!-])(?:<=|=<|>=|!=|=/=)(?![<>=])")
 """Matches relations of two signs. "=>" is an arrow."""
-_ABOUT = re.compile(r"\b(?:c|ca|cca|approx|est|abt)\.\s?(?=[\d$£€~])", re.I)
+_ABOUT_ABBREVIATION = re.compile(r"\b(?:c|ca|cca|approx|est|abt)\.\s?(?=[\d$£€~])", re.I)
 """Matches an abbreviation of "about" before a number. Its point ends no sentence."""
 _MIXED = re.compile(r"(?<![\d.,/^])(\d{1,6})\ (?:and|&)\ (\d{1,3})\s?/\s?(\d{1,3})(?![\d./^]*\d)")
 """Matches "2 and 7/8"."""
@@ -372,7 +372,7 @@ def folded(text: str, question: str = "") -> str:
     if "=" in text or ">" in text:
         text = _ASCII_RELATIONS.sub(lambda match: _RELATION_OF[match.group()], text)
     if "." in text:
-        text = _ABOUT.sub("about ", text)
+        text = _ABOUT_ABBREVIATION.sub("about ", text)
     if "/" in text and " and " in text:
         text = text if _NAMES_SEVERAL.search(question[-QUESTION_READ:]) else _MIXED.sub(_one_number, text)
     if " to the " in text:
@@ -527,7 +527,7 @@ def _summed(quantities_in_order: list[Quantity], text: str) -> list[Quantity]:
     return summed
 
 
-_COUNTED = re.compile(r"\s([^\W\d_]{2,})(?![\w-])")
+_COUNTED_NAME = re.compile(r"\s([^\W\d_]{2,})(?![\w-])")
 _COUNTED_PER = re.compile(r"(?:\s[^\W\d_]{2,30}){0,2}(?:\s?/\s?|\sper\s)([^\W\d_]{3,30})")
 _LESS_AFTER = re.compile(r"\s(?:less|fewer|lower|down)\b(?!\sthan\b)", re.I)
 _LESS_BEFORE = re.compile(
@@ -613,7 +613,7 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         if _FUNCTION_BEFORE.search(before) or (bound_before and bound_before[1].lower() not in question.lower()):
             return True
         date_before = _DATED_BEFORE.search(before) if _YEAR.fullmatch(match["numeral"]) else None
-        if date_before and date_before[1].lower() not in question.lower() and not _COUNTED.match(after):
+        if date_before and date_before[1].lower() not in question.lower() and not _COUNTED_NAME.match(after):
             return True
     bound_after = _BOUND_AFTER.match(after) if _MAY_BOUND.search(after) else None
     if bound_after and bound_after[1].lower() not in question.lower():
@@ -1389,7 +1389,7 @@ def _several_numbers(question: str, answer: str) -> str:
     for text_between, number_form in zip(texts_between[first_listed:], number_forms[1:], strict=True):
         list_form += ["or", number_form] if "or" in words(text_between) else [number_form]
     text_before = texts_between[first_listed - 1] if first_listed else text[: found_quantities[0].start]
-    words_before = words(text_before)[-_NEAR:]
+    words_before = words(text_before)[-_MOST_WORDS_TO_NEGATION:]
     hedges_before = [
         word for word, word_after in itertools.pairwise([*words_before, ""]) if _hedges(word, word_after, question)
     ]

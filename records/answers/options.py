@@ -13,13 +13,13 @@ from metaprobe.records.answers.texts import (
     ASKS_BACK,
     BEFORE_LEAD,
     FILLER,
-    IS,
-    IS_JOINED,
     LEADS,
     NEGATIONS,
     NO_OF_SOMETHING,
     POLAR,
     TAKES_BACK,
+    WORDS_FOR_IS,
+    WORDS_FOR_IS_JOINED,
     Words,
     find_words,
     is_hedged,
@@ -45,7 +45,7 @@ def _any_of(names: Sequence[str]) -> str:
 
 _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
     (?:(?:(?:{_any_of(BEFORE_LEAD)})(?:\s+|\b)){{0,2}}(?:{_any_of(LEADS[1:])})(?:\s+(?:{_any_of(AFTER_LEAD)}))?
-    \s*(?:(?:{_any_of(IS)})(?!\w)|{_any_of(IS_JOINED)}|[-:：–—]|(?=\s[A-Z]\s))
+    \s*(?:(?:{_any_of(WORDS_FOR_IS)})(?!\w)|{_any_of(WORDS_FOR_IS_JOINED)}|[-:：–—]|(?=\s[A-Z]\s))
     (?:\s+(?:la|el|le|il|a|o|die|opcion|opcao|opzione|option)(?=\s))?\W{{0,8}})?
     (?:选择?|選擇?)?
     (?:(?:i\s+(?:would\s+)?|i'd\s+|let\s+me\s+|let's\s+)(?:choose|pick|say|select|think|go\s+with)\s+)?(?:probably\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?

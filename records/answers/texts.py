@@ -120,9 +120,9 @@ AFTER_LEAD = (
     *("yang benar", "yang tepat", "đúng", "chính xác", "الصحيحة", "الصحيح"),
 )
 """Words between a word of `LEADS` and "is"."""
-IS = ("is", "ist", "lautet", "est", "es", "é", "è", "er", "är", "adalah", "là", "to", "هي", "هو", "คือ", "ni")
+WORDS_FOR_IS = ("is", "ist", "lautet", "est", "es", "é", "è", "er", "är", "adalah", "là", "to", "هي", "هو", "คือ", "ni")
 """Words for "is" that are set between blanks."""
-IS_JOINED = ("是", "为", "為", "は", "은", "는", "คือ")
+WORDS_FOR_IS_JOINED = ("是", "为", "為", "は", "은", "는", "คือ")
 """Words for "is" that are written without blanks."""
 _LEAD = re.compile(
     r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=：])|a:"
