@@ -35,7 +35,7 @@ from metaprobe.eval.metrics.ranked import (
     error_fall,
     prediction_rejection_ratio,
 )
-from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult, SignalResult, Signals
+from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult, SignalComparison, SignalResult
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -301,7 +301,7 @@ def explicit_and_implicit(
     *,
     fold: NDArray[np.int64] | None = None,
     seed: int = 0,
-) -> Signals:
+) -> SignalComparison:
     """Returns the comparison of a stated number with a learned method, on all answers, by task and by model.
 
     Args:
@@ -352,7 +352,7 @@ def explicit_and_implicit(
                 left_out.append(name)
         corrected = holm([p for _, p in found])
         parts += [replace(part, p_holm=float(p)) for (part, _), p in zip(found, corrected, strict=True)]
-    return Signals(
+    return SignalComparison(
         explicit=explicit,
         implicit=implicit,
         joined=joined,

@@ -333,7 +333,7 @@ def _use_result(
     tokens_if_stopped = np.where(stopped, fired + new_answers.tokens, table.tokens)
     tokens_if_finished = np.where(stopped, table.tokens + new_answers.tokens, table.tokens)
     assert held_out.full is not None
-    # What discarding finished answers gains and costs, the worst by the full-response predictor first.
+    # Gain and cost of discarding finished answers, the worst by the full-response predictor first.
     worst_first = np.argsort(held_out.full, kind="stable")
     lift, cost = (new_answers.good - table.y)[worst_first], new_answers.tokens[worst_first]
 

@@ -52,7 +52,7 @@ class Strata:
     """Answers grouped by the difficulty of their questions."""
 
     by: str
-    """What the strata are made from, as tables name it."""
+    """Name of the quantity that the strata are made from."""
     names: tuple[str, ...]
     """Names of the strata, the easiest first where they are quantiles."""
     member: NDArray[np.int64]

@@ -355,7 +355,7 @@ class SignalResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class SignalComparison:
     """Explicit against implicit, with the names of the methods that stand for them."""
 
     explicit: str
@@ -508,7 +508,7 @@ class Comparison:
     """How early right and wrong answers differ."""
     learning: LearningCurve | None = None
     """AUROC by the number of labels; None if it was not asked for."""
-    signals: Signals | None = None
+    signals: SignalComparison | None = None
     """Explicit against implicit on equal terms; None without a stated number or without a learned method."""
     by_model: tuple[ModelResult, ...] = ()
     """The headline method on each model's answers, the smallest model first; empty for one model."""

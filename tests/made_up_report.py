@@ -27,8 +27,8 @@ from metaprobe.eval.results import (
     Overconfidence,
     SeenMethod,
     SeenTokens,
+    SignalComparison,
     SignalResult,
-    Signals,
     StageAccuracy,
     Stratum,
     Trajectories,
@@ -46,7 +46,7 @@ COUPLED = (
 WEAK, STRONG, AHEAD = (
     Interval(each, each - 0.03, each + 0.03, 400, 100) for each in (0.62, 0.7, 0.08)
 )  # what the model says, what it gives off, and the difference
-SIGNALS = Signals(
+SIGNALS = SignalComparison(
     explicit="verbalised confidence",
     implicit="LightGBM on log-probabilities",
     joined=METHOD_OF_ALL,

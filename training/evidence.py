@@ -232,7 +232,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
         if measured
         else np.empty((len(logprobs), 0), dtype=np.float32)
     )
-    # What the runs say about these answers: model, reader of the log-probabilities, decisions.
+    # Facts that the runs hold about these answers: model, reader of the log-probabilities, decisions.
     calls = _calls_with_ids(runs, row_of_call)
     generator, data_fingerprint, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     readers = sorted({call.reader for call in calls})

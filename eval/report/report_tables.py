@@ -38,8 +38,8 @@ from metaprobe.eval.results import (
     MethodResult,
     SeenMethod,
     SeenTokens,
+    SignalComparison,
     SignalResult,
-    Signals,
     StageAccuracy,
     TwoChoice,
 )
@@ -326,7 +326,7 @@ def by_model(comparison: Comparison) -> Table:
     )
 
 
-def signals_table(signals: Signals) -> Table:
+def signals_table(signals: SignalComparison) -> Table:
     """Returns the table of explicit against implicit: all answers, each task, each model."""
     kinds = {"all": "all answers", "task": "task", "model": "model"}
     pairs = "pairs of a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")

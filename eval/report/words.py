@@ -15,7 +15,7 @@ from metaprobe.checkpoints.rendered_table import difference_word, format_interva
 from metaprobe.eval.controls import CUT, describe_control
 from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import auroc, risk_coverage
-from metaprobe.eval.results import Comparison, Family, Finding, MethodResult, Signals
+from metaprobe.eval.results import Comparison, Family, Finding, MethodResult, SignalComparison
 
 FIRST_SCREEN_SENTENCES = 3
 """Number of sentences on reliability that the first screen shows. The section `At a glance` shows all of them."""
@@ -216,7 +216,7 @@ def _explicit_or_implicit(comparison: Comparison) -> str:
     return " ".join(sentences)
 
 
-def _by_part(signals: Signals, by: str) -> str:
+def _by_part(signals: SignalComparison, by: str) -> str:
     """Says on which tasks or models each side is ahead; empty if there is only one."""
     parts = [part for part in signals.parts if part.by == by]
     if not parts:

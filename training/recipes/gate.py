@@ -643,7 +643,7 @@ def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
 def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: str) -> str:
     """Returns the first paragraph of the card: what the gate gives, what it promises, and what was left out."""
     words, token_limit = words_for(target), evidence.token_limit
-    # What is read at each look.
+    # The features of each look.
     looks_of_step: dict[str, list[str]] = {}
     for look, head in gate.heads.items():
         unreversed = head.scorer.reached.removesuffix(REVERSED)
@@ -651,7 +651,7 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
             str(look)
         )
     judged_text = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in looks_of_step.items())
-    # What was left out: looks, and rates that were not measured.
+    # Looks that were left out, and rates that were not measured.
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
     if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
         left_out += (
@@ -676,7 +676,7 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
         if gate.reads_question
         else ""
     )
-    # What the probability means.
+    # The meaning of the probability.
     meaning = f"Probability that an answer will be {target}"
     if token_limit:
         meaning = (
