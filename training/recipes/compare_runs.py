@@ -60,7 +60,7 @@ from metaprobe.eval.results import (
     LearningCurve,
     MethodResult,
     SeenMethod,
-    Signals,
+    SignalComparison,
     TwoChoice,
 )
 from metaprobe.eval.systems import metacrit_figures as metacrit
@@ -312,7 +312,7 @@ EXPLICIT = (STATED, P_TRUE, EASE)
 """Stated numbers that may stand for the explicit signal, the first that the answers have."""
 
 
-def signals_of(table: AnswerTable, fits: CrossFit, *, seed: int = 0) -> Signals | None:
+def signals_of(table: AnswerTable, fits: CrossFit, *, seed: int = 0) -> SignalComparison | None:
     """Returns the comparison of explicit with implicit signals.
 
     The implicit method is the one that most folds chose on their learning rows, the blend excluded. None if nothing
