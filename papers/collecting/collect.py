@@ -76,7 +76,7 @@ async def collect_runs(
     Raises `StoreMismatch` if the store was collected with another system, model, prompts, policy, signals, options or
     `settings`. Raises `StoreHeld` if another process writes into it. Raises `RecordError` as `check_learners` does, and
     for a signal or policy that the system cannot use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at
-    the first answer that cannot be stored, as on a full disk: then no model is asked again, and the message says how
+    the first answer that cannot be stored, as on a full disk. Then no model is asked again, and the message says how
     many runs are stored.
 
     Args:

@@ -1,7 +1,7 @@
 """Self-Refine: answers, criticises the answer, answers again with all feedback, until the critic is content.
 
-Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper describe it: at most three
-cycles, temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
+Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper describe it. At most three
+cycles, temperature 0.3 throughout, 800 tokens; the refiner sees all answers and all feedback.
 
 What the papers leave open is done as follows. A cycle is an answer and its critique, so three cycles are three answers
 and each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or `Verdict:

@@ -15,8 +15,8 @@ The paper contradicts itself and leaves some points open. Here:
 - A condition is a number written in digits. A problem may hold many, and each costs a call a candidate: the first 4
   count.
 - The statement is made by a template, not by a model, which could change it.
-- A problem without such numbers, or whose answer is no number, has no conditions to hide: the model is asked whether
-  the statement is true, as Weng et al. do outside of arithmetic.
+- A problem without such numbers, or whose answer is no number, has no conditions to hide. Then the model is asked
+  whether the statement is true, as Weng et al. do outside of arithmetic.
 - A candidate without an answer is not verified. A reconstruction that cannot be read is not a success.
 """
 
@@ -114,9 +114,8 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             **dict[str, Any](slots),
         )
         reply = canonical(answer_item, final_answer(answer_item, call.text))
-        is_readable = (
-            reply in answer_item.choices if answer_item.choices else any(map(str.isdigit, reply))
-        )  # words are no number
+        # Words are no number.
+        is_readable = reply in answer_item.choices if answer_item.choices else any(map(str.isdigit, reply))
         return (
             session.state(call, VERIFIED, float(reply == canonical(answer_item, expected)) if is_readable else None)
             or 0.0

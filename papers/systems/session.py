@@ -1,7 +1,7 @@
 """A system's tools while it runs over one item, and the notes that become its `Run`.
 
-Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, notes what they stated
-about themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with
+Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, and notes what they
+stated about themselves. It asks a policy at named points, takes its numbers from a source of signals, and ends with
 `session.run(...)`.
 """
 

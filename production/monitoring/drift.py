@@ -26,9 +26,9 @@ every kind of bet, and the rest is kept as cash. Of the first 1, after t values 
 million answers still a twentieth of it.
 
 Bets are on the rank of each value among all earlier values, in a memory of fixed size. If values are exchangeable
-(their order carries no information), these ranks are independent and uniform in [0, 1] (Vovk, Gammerman and Shafer,
-Algorithmic Learning in a Random World), as the bets require. They must be ranks among *all* earlier values. A rank in a
-fixed reference window is distributed as that window happened to be. Over a long stream a bet on this difference would
+(their order carries no information), these ranks are independent and uniform in [0, 1], as the bets require (Vovk,
+Gammerman and Shafer, Algorithmic Learning in a Random World). They must be ranks among *all* earlier values. A rank in
+a fixed reference window is distributed as that window happened to be. Over a long stream a bet on this difference would
 gain money, which would be a false alarm.
 
 Numbers are put into the bins of a grid that was fixed in advance; ties are broken at random.
@@ -450,11 +450,9 @@ class DriftWatch:
         at_step, began, missed = next(
             entry for entry in reversed(watched.times) if entry[0] <= start_step or entry is watched.times[0]
         )
-        rows, since, moved = (
-            watched.rows * values_per_row,
-            (wealth.steps - start_step) * values_per_row,
-            bets[wealth.winner],
-        )
+        rows = watched.rows * values_per_row
+        since = (wealth.steps - start_step) * values_per_row
+        moved = bets[wealth.winner]
         first = nan if watched.first is None else watched.first
         alarm = Alarm(watched.name, when, began, wealth.evidence, rows, since, moved, watched.version, first=first)
         if watched.name != LABEL_STREAM:

@@ -326,10 +326,8 @@ def read_columns(
     """
     columns = [*_SELECTED, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     statement = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
-    number_parts, integer_parts = (
-        [np.empty((len(NUMBER_COLUMNS), 0))],
-        [np.empty((len(_INTEGER_COLUMNS), 0), dtype=np.int64)],
-    )
+    number_parts = [np.empty((len(NUMBER_COLUMNS), 0))]
+    integer_parts = [np.empty((len(_INTEGER_COLUMNS), 0), dtype=np.int64)]
     id_arrays, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_INTEGER_COLUMNS)
     for rows in tables.read_chunks(statement):
         columns_of_rows = list(zip(*rows, strict=True))

@@ -97,7 +97,7 @@ def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     would give again.
 
     `questions` is a file of lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
-    probability that the model, asked again, says the same; it is no probability of being right, and the score is None
+    probability that the model, asked again, says the same. It is no probability of being right, and the score is None
     until `adapt` has seen 20 labels or more. Finished calls are kept, and the same call goes on where it was stopped.
     Raises `RecordError` if nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
     endpoint or `train` for a model of this machine.

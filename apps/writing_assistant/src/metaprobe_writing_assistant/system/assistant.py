@@ -102,6 +102,7 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
             on_text(EMPTY_REPLY)
         return Reply(text=EMPTY_REPLY, condition=condition, profile=work.turn.profile)
     work.note_what_is_cut()
+    # Ask for the answer: one call alone, or after the modules.
     if condition == SINGLE:
         stage = await classifiers.find_stage(work)
         reply_so_far = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
@@ -123,6 +124,7 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
         response_call = await final_response.respond(
             work, reply_so_far, guidance=guidance, critical=critical, on_text=on_text
         )
+    # Label the answer's call, and judge it.
     session = work.session
     session.label(response_call, "stage", STAGE_CODES[stage], source=work.source_of["stage"])
     if reply_so_far.reasoning is not None:
