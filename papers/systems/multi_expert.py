@@ -2,7 +2,7 @@
 
 Five calls: name the experts, three answers, join. The MetaCrit paper counts these five as agents in table 4 ("1+5") and
 speaks of one call in table 8. The published code of Long et al. makes five calls, with three experts as here. An expert
-that the first call does not name readably is replaced by a general one; the statement `experts` holds the share that it
+that the first call does not name readably is replaced by a general one. The statement `experts` holds the share that it
 did name.
 
 The variants `monitor` and `control` show the joining call the words of one more agent. It is MetaCrit's monitor of the

@@ -1,9 +1,9 @@
 """Self-Verification: of several answers, it returns the one from which most of the problem can be reconstructed.
 
-Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper describe it: K = 3 candidates at
-temperature 0.3 with 800 tokens each. A candidate's answer is put as a statement. Each condition of the problem in turn
-is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
-conditions found is returned.
+Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper describe it. There are K = 3
+candidates at temperature 0.3 with 800 tokens each. A candidate's answer is put as a statement. Each condition of the
+problem in turn is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with
+the most conditions found is returned.
 
 The paper contradicts itself and leaves some points open. Here:
 

@@ -135,7 +135,7 @@ class Session:
         """Fills a prompt file and asks the model of this stage and agent. The item's fields are slots as well.
 
         Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
-        call draws with a seed that follows from item, stage, agent and round, so another variant that asks the same
+        call draws with a seed that follows from item, stage, agent and round. So another variant that asks the same
         gets the same answer. Raises `LLMError` if there is no answer.
 
         Args:

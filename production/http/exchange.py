@@ -95,7 +95,7 @@ RESERVED_AHEAD_BYTES = 8 << 10
 SLICED_BYTES = 128 << 10
 """Most bytes of a plain stream that are read on the event loop in slices of `LOOP_BYTES`, with turns between them.
 
-A busy event loop finds many events at once, and a thread for them costs more than it spares: their outlines take a few
+A busy event loop finds many events at once, and a thread for them costs more than it spares. Their outlines take a few
 microseconds each.
 """
 SENT_BYTES = 256 << 10

@@ -7,7 +7,7 @@ passes with its status and body.
 
 With several upstreams the panel chooses whom to ask, asks further ones, and keeps one answer. Every upstream that is
 asked gets the caller's request with its own model, for one answer. It is asked by stream, so that it stops writing when
-it is cancelled (`joined_events`); an upstream that refuses streams is asked for a whole answer. If an upstream fails,
+it is cancelled (`joined_events`). An upstream that refuses streams is asked for a whole answer. If an upstream fails,
 only its answer is lost. After several failures it is skipped for a while (`breaker`). Each answer is scored and logged,
 kept or not. A conversation in the middle of tool calls continues with the agent that began them (`tool_turns`).
 """

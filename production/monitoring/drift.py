@@ -7,19 +7,20 @@ values would raise alarms at 1 / false_alarms in about the same cases. But its p
 one value are independent of the past of the others.) After an alarm the test starts again, and learns what is usual
 from the answers that follow.
 
-The checkpoint's outputs (its score, and whether labels agree with it) are watched separately for each version, so
+The checkpoint's outputs (its score, and whether labels agree with it) are watched separately for each version. So
 scores of two versions are never judged together. The promise above is for one version and the values that all versions
 share. Each further version adds its own values, with the same threshold.
 
 The promise holds for answers whose order carries no information. Answers of one conversation, or of day and night, are
 not like that. Two things help. `batch` values are averaged before they are judged, so that dependent values become one.
-`within` names the stratum of each answer (an hour of the day, a task), so that it is compared with earlier answers of
-its own stratum.
+`within` names the stratum of each answer (an hour of the day, a task). So it is compared with earlier answers of its
+own stratum.
 
 Evidence for a change may be checked after every answer. It is the wealth of a gambler, who starts with 1 and bets,
 before each value is seen, that values will differ from earlier ones. If nothing has changed, no way of betting gains
-money on average. So the probability that 1 ever grows to 1 / alpha is at most alpha (Ville), for a stream of any length
-and any number of checks. This is an e-process. A p-value would be valid only at one moment that was fixed in advance.
+money on average. So the probability that 1 ever grows to 1 / alpha is at most alpha (Ville). This holds for a stream of
+any length and any number of checks. This is an e-process. A p-value would be valid only at one moment that was fixed in
+advance.
 
 The time of the change is unknown, so the money is not bet at once. At every moment a decreasing part of it is put on
 every kind of bet, and the rest is kept as cash. Of the first 1, after t values 1 / log2(t + 2) is left, so after a

@@ -9,7 +9,7 @@ All three estimate the same share of right answers among answers like these, of 
 
 `powered` is prediction-powered inference with its tuned lambda (PPI++, Angelopoulos, Duchi and Zrnic 2023,
 arXiv:2311.01453). Lambda is the slope of labels on scores, so that a score without information does no harm. A labelled
-mean weights each label by 1 / propensity, the probability with which its answer was drawn for a label, and divides by
+mean weights each label by 1 / propensity, the probability with which its answer was drawn for a label. It is divided by
 the sum of these weights (Hajek). If draws are independent of each other (Poisson sampling), its variance is
 
     sum((1 - propensity) * weight^2 * residual^2) / sum(weight)^2 + variance(y) / N

@@ -1,8 +1,8 @@
 """Answers in the log's tables: stored as rows, added to the sums that pages read, and read back by columns.
 
-Sums by the hour and counts by the day change in the transaction that changes the rows, and only for rows that it really
-stored or deleted. Pages about ten million answers are computed from these sums. Columns are arrays with one entry for
-each answer, read in SQL.
+Sums by the hour and counts by the day change in the transaction that changes the rows. They change only for rows that
+it really stored or deleted. Pages about ten million answers are computed from these sums. Columns are arrays with one
+entry for each answer, read in SQL.
 """
 
 import json

@@ -3,11 +3,11 @@
 After MetaCrit's section 4, its appendices I and J and its Table 12. If the paper is silent or contradicts itself, this
 is done here:
 
-- The profile comes from a form. The user prompt generator is asked only for what the form leaves open, and the reply
+- The profile comes from a form. The user prompt generator is asked only for what the form leaves open. The reply
   holds what it found, so that it is asked once in a conversation. In `single` the profile is a prefix (Table 12).
 - Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number.
 - If stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
-- The editor holds the learner's text; the writing extractor is asked if the editor is empty and the message is long
+- The editor holds the learner's text. The writing extractor is asked if the editor is empty and the message is long
   enough to hold a text.
 - Without a stage, the modules of a stage are left out, and the guidance is the general one.
 - A reasoning check that cannot be read counts as "non-reasoning": only the monitor is asked.
