@@ -43,7 +43,7 @@ def told_by_question(n: int, *, seed: int) -> Evidence:
 
 @pytest.fixture(scope="module")
 def planted() -> Evidence:
-    return told_by_question(400, seed=2)
+    return told_by_question(250, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_question_that_tells_is_read_and_orders_answers(gates: StreamingGate, 
 
 
 def test_a_question_that_tells_nothing_is_not_read(tmp_path: Path) -> None:
-    evidence = made_up(400, signal=2.5, seed=1)
+    evidence = made_up(250, signal=2.5, seed=1)
     checkpoint, _ = write_gate(evidence, GateOptions(out=tmp_path / "gate", folds=2, alpha=[0.2], command="test"))
     assert [spec.name for spec in checkpoint.manifest.inputs] == ["features"]
     gate = StreamingGate.load(tmp_path / "gate", stop=0.2).start(question="How many are 3 and 4?")

@@ -110,7 +110,7 @@ def test_a_way_does_not_win_at_a_budget_by_what_it_does_for_more_money(tmp_path:
 @pytest.fixture(scope="module")
 def panel(tmp_path_factory: pytest.TempPathFactory) -> Panel:
     options = PanelOptions(out=tmp_path_factory.mktemp("after") / "c")
-    return Panel(train_panel(panels_of_outcomes(tenths(400, hard=1.0)), options))
+    return Panel(train_panel(panels_of_outcomes(tenths(250, hard=1.0)), options))
 
 
 def test_a_checkpoint_keeps_how_far_answers_move_p_right_and_its_correction(panel: Panel, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_copies_of_questions_do_not_narrow_how_right_the_card_says_answers_are(t
         asked = [
             dataclasses.replace(q, id=f"{q.id} {copy}", question=f"{q.question} {copy}")
             for copy in range(copies)
-            for q in tenths(80, hard=1.0, seed=3)
+            for q in tenths(60, hard=1.0, seed=3)
         ]
         options = PanelOptions(out=tmp_path / f"{copies}")
         metrics.append(train_panel(panels_of_outcomes(asked), options).manifest.metrics)

@@ -28,7 +28,7 @@ from metaprobe.training.training_options import AdapterOptions, WrongOptions
 LETTERS = list("bcdfghjklmnpqrstvwxz")
 
 
-def lines(path: Path, *, n: int = 240, seed: int = 0) -> Path:
+def lines(path: Path, *, n: int = 160, seed: int = 0) -> Path:
     """Right is an answer with the word "surely"; its level counts how often the answer says so, up to 3."""
     rng = np.random.default_rng(seed)
 
@@ -219,7 +219,7 @@ def test_an_encoder_that_tells_more_than_the_words_reads_again_where_the_checkpo
     """The words are blinded; the planted word is then known to the encoder alone."""
     monkeypatch.setattr("metaprobe.training.recipes.train_text.MIN_WORD_ROWS", 10**9)
     monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPE_WEIGHT", 0.0)
-    encoder, data = saved_encoder(tmp_path / "bert"), lines(tmp_path / "train.jsonl")
+    encoder, data = saved_encoder(tmp_path / "bert"), lines(tmp_path / "train.jsonl", n=240)
     made = metaprobe.train_text(data, out=tmp_path / "reader", folds=2, read_by=encoder)
     contract, reader = made.manifest.contract["states"], TextReader.load(made.path)
     assert (contract["model"], contract["position"]) == (encoder, "answer_mean")
