@@ -213,7 +213,6 @@ def page() -> None:
     met = {way: [_met(splits, way) for splits in many.values()] for way in WAYS}
     priced = [splits for (name, _), splits in many.items() if name not in EQUAL_PRICES]
     ratios = {way: [_ratio(splits, way).mean() for splits in priced] for way in WAYS}
-    dearer = sum(ratio > 1.005 for ratio in ratios[AVERAGE])
     told = (
         f"With {LABELS:,} labels the calibration error freed of noise is at most {MOST_ECE} on the mean of {SPLITS} "
         f"splits for {int((means <= MOST_ECE).sum())} of {len(means)} candidates of {len(OUTCOME_SETS)} sets of "
@@ -222,7 +221,7 @@ def page() -> None:
         f"request must meet it (`cheapest_meeting`), at {min(ratios[EACH]):.2f} to {max(ratios[EACH]):.2f} times the "
         f"cost of the cheapest single candidate that meets it, and in {_kept_goal(met[AVERAGE])} of {len(many)} where "
         f"their mean must (`best_at_worth`), at {min(ratios[AVERAGE]):.2f} to {max(ratios[AVERAGE]):.2f} times that "
-        f"cost: dearer in {dearer} of {len(priced)}."
+        f"cost."
     )
     if READ_SET not in sets or UNREAD_SET not in sets:
         write(PAGE, "targets", [told])

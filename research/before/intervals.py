@@ -257,13 +257,19 @@ def page() -> None:
         inside = [mean[f"{name}, {labels} labels"] for name in EXPRESSIBLE]
         outside = {name: mean[f"{name}, {labels} labels"] for name in OTHERS}
         below = [f"{name} {found['held']:.0%}" for name, found in outside.items() if found["held"] < OTHER_GOAL]
+        share = f"{np.mean([found['held'] for found in inside]):.0%}"
+        least = f"least {min(found['held'] for found in inside):.0%}"
+        width = f"at a mean width of {np.mean([found['width'] for found in inside]):.2f}"
+        first = labels == LABELS[0]
         told.append(
-            f"With {labels:,} labels the 95 % interval holds the planted probability in "
-            f"{np.mean([found['held'] for found in inside]):.0%} of cases in {len(inside)} worlds that the model can "
-            f"express (least {min(found['held'] for found in inside):.0%}; mean width "
-            f"{np.mean([found['width'] for found in inside]):.2f}, for rates alone {inside[0]['width']:.2f}), and in "
-            f"at least {OTHER_GOAL:.0%} in {len(outside) - len(below)} of {len(outside)} others; below it: "
-            f"{', '.join(below) or 'none'}."
+            f"With {labels:,} labels "
+            + (
+                f"the 95 % interval holds the truth in {share} of cases in {len(inside)} worlds that the model can "
+                f"express ({least}), {width}. Of {len(outside)} others below {OTHER_GOAL:.0%}: "
+                if first
+                else f"it is {share} ({least}), {width}; below {OTHER_GOAL:.0%}: "
+            )
+            + f"{', '.join(below) or 'none'}."
         )
     write(PAGE, "intervals", [" ".join(told)])
 
