@@ -677,6 +677,17 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/states/gate_tokens.py",
+        {
+            "docs/research/gate.md#gate-tokens": number(
+                "FIGURES", "gate_tokens", "135M, factual QA", "more_than_question", 0
+            ),
+            "docs/research/tables/gate.md#gate-tokens-ways": number(
+                "FIGURES", "gate_tokens", "135M, factual QA", "states", "tokens_saved", 0
+            ),
+        },
+    ),
+    Writer(
         "research/states/check_page.py",
         {
             "docs/research/states.md#answer": number("MEASURED", "states_check", "honest", "requests"),

@@ -108,10 +108,10 @@ def vllm_blocks(figures: dict[str, Any]) -> None:
         "vllm",
         [
             f"vLLM 0.32.0 read canaries and {relative['requests']} answers on a CPU, with prefix caching "
-            f"({engine['tokens_from_cache'] / engine['prompt_tokens']:.0%} of the tokens came from the cache) and "
-            f"chunked prefill ({engine['requests_in_parts'] / engine['requests']:.0%} of the requests came in parts). "
+            f"({engine['tokens_from_cache'] / engine['prompt_tokens']:.0%} of the tokens cached) and "
+            f"chunked prefill ({engine['requests_in_parts'] / engine['requests']:.0%} of the requests in parts). "
             "At no layer are canaries off by more than "
-            + ", ".join(f"{drift:.3f} (median) and {worst:.3f} (largest) in {dtype}" for dtype, (drift, worst) in off)
+            + ", ".join(f"{drift:.3f} (median), {worst:.3f} (largest) in {dtype}" for dtype, (drift, worst) in off)
             + f"; of {batches} batches {_failures(failed)}. Answers' states differ from the replay's by "
             f"{relative['bfloat16']['all'][0]:.1%} of their length in bfloat16 "
             f"({relative['bfloat16']['above_a_hundredth']:.0%} are above the goal of 1%), "

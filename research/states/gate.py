@@ -340,10 +340,7 @@ def page_command() -> None:
     for name, of in sets.items():
         looks = of["looks"]
         found = "; ".join(f"{words} {standing(way, looks)}" for words, way in ways.items() if way in looks[0]["gain"])
-        told.append(
-            f"- **{name}** ({of['answers']} answers to {of['questions']} questions, {of['right']:.0%} right; "
-            f"{len(looks)} looks): {found}."
-        )
+        told.append(f"- **{name}** ({of['answers']} answers, {of['right']:.0%} right; {len(looks)} looks): {found}.")
         kept.append(f"{name}. {half_kept(looks)}")
     for name, of in (*sets.items(), (CUT_SET, figures[CUT_SET])):
         rows += [
@@ -354,9 +351,9 @@ def page_command() -> None:
             ]
             for one in of["looks"]
         ]
-    told += [in_all(figures["abandon"]), "", cut_foretold(figures[CUT_SET], sets["1.5B coder, samples"])]
-    write(PAGE, "gate-states", [*told, ""])
-    write(PAGE, "gate-kept", [part for one in (*kept, abandoned(figures["abandon"])) for part in (one, "")])
+    write(PAGE, "gate-states", [*told, in_all(figures["abandon"]), ""])
+    foretold = cut_foretold(figures[CUT_SET], sets["1.5B coder, samples"])
+    write(PAGE, "gate-kept", [part for one in (*kept, abandoned(figures["abandon"]), foretold) for part in (one, "")])
     head = ["coder, answers, tokens", *SHOWN, "states, form, terms over the strongest control"]
     write(PAGE, "gate-looks", [*markdown(head, rows), ""])
 
