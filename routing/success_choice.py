@@ -43,7 +43,8 @@ def cheapest_meeting(
 
     If no candidate reaches the target, the likeliest one is chosen, and the reason says so. On four sets of outcomes
     this held for 25 to 68 % of requests at a target 2 points below the best candidate's rate, and the share of right
-    answers was at least the target in 12 of 24 splits (`best_at_worth`: 17). A candidate with insufficient evidence is never chosen. If there is no other one, the fallback is chosen.
+    answers was at least the target in 12 of 24 splits (`best_at_worth`: 17). A candidate with insufficient evidence is
+    never chosen. If there is no other one, the fallback is chosen.
 
     Args:
         estimates: estimates of the candidates, from `SuccessEstimator.estimate`.

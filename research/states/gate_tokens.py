@@ -34,12 +34,12 @@ from metaprobe.training.ladder import LadderRows, unseen_scores
 from metaprobe.training.linear_probe import fit_linear_probe, unseen_probe_scores
 from metaprobe.training.methods import pays, weigh_parts
 from metaprobe.training.recipes.gate import (
-    FEWEST_PAYING,
     GATE_SCHEMA,
+    MIN_PAYING_SHARE,
     REFERENCE_FOLDS,
+    columns_at,
     fit_head,
     judge_gates,
-    readings_of,
 )
 from metaprobe.training.stored_states import InMemory
 from metaprobe.training.thresholds import Surprise, joint_statistic, one_a_group, score_thresholds
@@ -158,7 +158,7 @@ def with_states(
                 looks[look] = scored(table, X, forms, states, roles, look)
             except RecordError:  # too few answers are that long
                 continue
-        reads = sum(one.reads_states for one in looks.values()) >= FEWEST_PAYING * len(looks)
+        reads = sum(one.reads_states for one in looks.values()) >= MIN_PAYING_SHARE * len(looks)
         reading += reads
         scores = {look: one.with_states if reads else one.without for look, one in looks.items()}
         learned = {
@@ -205,7 +205,7 @@ def scored(
     roles = Roles(**{role: np.flatnonzero(np.isin(long, part)) for role, part in roles.parts.items()})
     rows = roles.learning
     seen = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X[long], np.float32(np.nan))
-    sample = LadderRows(seen, y, groups, np.full(len(y), ""), GATE_SCHEMA.names, readings_of(look))
+    sample = LadderRows(seen, y, groups, np.full(len(y), ""), GATE_SCHEMA.names, columns_at(look))
     own = unseen_scores(head.scorer, sample, rows, folds=REFERENCE_FOLDS, seed=SEED)
     platt = fit_platt(own, y[rows], rising=True)
     unseen, logits = [platt.logit(own)], [platt.logit(head.scorer.score(seen))]
@@ -221,11 +221,13 @@ def scored(
     both = [*unseen, platt.logit(apart)], [*logits, platt.logit(probe.score(kept))]
     wide = np.full((len(both[0]), len(y)), np.nan)
     wide[:, rows] = both[0]
-    reads = pays(wide[-1], wide[:-1], y, groups.tolist(), rows, SEED)
+    runs = np.zeros(len(y), dtype=np.int64)
+    reads = pays(wide[-1], wide[:-1], y, groups.tolist(), runs, rows, SEED)
     good = y[rows] == 1
     found = []
     for parts, of in ((unseen, logits), both if reads else (unseen, logits)):
-        weights, shift = weigh_parts(np.array(parts), y[rows])
+        weights, rates = weigh_parts(np.array(parts), y[rows], runs[rows])
+        shift = rates.mean
         scores = np.full(len(table), np.nan)
         scores[long] = weights @ np.array(of) + shift
         found.append((scores, (weights @ np.array(parts) + shift)[good]))
