@@ -115,9 +115,10 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     in its cache.
 
     Until then it has a hidden name that ends in `.tmp`. A kill may leave this file behind; every reader skips it.
-    `shared`: several processes may write the same content at once, so the hidden name holds the process's id.
+    `shared`: several processes or threads may write the same content at once, so the hidden name holds their ids.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
+    writer = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
+    temporary = path.with_name(f".{path.name}{writer}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # of a kill; or a link in a folder from elsewhere, to somebody's file
         with temporary.open("xb") as file:
