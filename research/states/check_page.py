@@ -23,7 +23,7 @@ COMPARED = {
     "replay, one by one": "the replay one by one, from batches, in bfloat16",
     "longest": "vLLM, a call as long as the context and eight others, from the replay, in bfloat16",
 }
-"""Maps a comparison to its name in the table."""
+"""Maps a comparison of the kept figures to its name in the table."""
 SHOWN = (0, 1, 6, 12, 18, 24, 30)
 """Layers in the table of vLLM's states."""
 NO_FAULT = ("layer +1", "30")

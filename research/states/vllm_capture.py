@@ -49,7 +49,7 @@ BOTH_ON: dict[str, Any] = {
     "disable_log_stats": False,
 }
 EVERY = 3
-"""A fault of chunks meets each third step of the engine."""
+"""Steps of the engine between two that a fault of chunks changes."""
 
 
 def main() -> None:
@@ -243,7 +243,7 @@ def steps_written(change: Written) -> Iterator[None]:
 
 
 def rows_exchanged(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
-    """The newest rows of two requests of a step change places."""
+    """Exchanges the newest rows of two requests of a step."""
     order = list(range(len(states[0])))
     for first in range(0, len(starts) - 2, 2):
         begin, middle, end = starts[first : first + 3]
@@ -253,12 +253,12 @@ def rows_exchanged(states: list[torch.Tensor], starts: Sequence[int]) -> list[to
 
 
 def rows_late(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
-    """The first row of a step is written twice, so that every later row of the step stands one place too late."""
+    """Writes the first row of a step twice, so that every later row of the step stands one place too late."""
     return [torch.cat([layer[:1], layer[:-1]]) for layer in states]
 
 
 class OfSteps:
-    """A fault that meets each third step."""
+    """Changes what is written in each third step of the engine."""
 
     def __init__(self, *, twice: bool) -> None:
         """`twice`: whether the states of the step before are written again; else nothing is written."""
@@ -276,7 +276,7 @@ class OfSteps:
 
 
 def layers_moved(step: int) -> Written:
-    """The states of a layer are written as those of a neighbour."""
+    """Writes the states of a layer as those of a neighbour."""
 
     def change(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
         last = len(states) - 1
@@ -287,7 +287,7 @@ def layers_moved(step: int) -> Written:
 
 @contextmanager
 def weights_changed(engine: StatesEngine) -> Iterator[None]:
-    """The weights of the norms before attention are up to some 10 % larger or smaller."""
+    """Changes the weights of the norms before attention by some 10 %."""
     model = engine._engine.llm_engine.model_executor.driver_worker.worker.model_runner.model
     torch.manual_seed(1)
     sound = [block.input_layernorm.weight.data for block in model.model.layers]
@@ -302,7 +302,7 @@ def weights_changed(engine: StatesEngine) -> Iterator[None]:
 
 @contextmanager
 def cache_of_other_weights(engine: StatesEngine, read: Callable[[], None]) -> Iterator[None]:
-    """The prefix cache is kept from before a change of the weights."""
+    """Fills the prefix cache with other weights, and puts the right ones back."""
     with weights_changed(engine):
         read()
     yield
@@ -310,7 +310,7 @@ def cache_of_other_weights(engine: StatesEngine, read: Callable[[], None]) -> It
 
 @contextmanager
 def prefix_cut(engine: StatesEngine) -> Iterator[None]:
-    """The connector leaves out the first block of 32 tokens, as if it had been computed for another request."""
+    """Makes the connector leave out the first block of 32 tokens."""
     from metaprobe.llms import vllm_connector  # imports vLLM, which the comparison does not have
 
     connector = vllm_connector.CpuHiddenStatesConnector
@@ -329,7 +329,7 @@ def prefix_cut(engine: StatesEngine) -> Iterator[None]:
 
 @contextmanager
 def other_template(engine: StatesEngine) -> Iterator[None]:
-    """The chat template begins with a sentence of its own."""
+    """Gives the engine a chat template that begins with a sentence of its own."""
     sound = engine.tokenizer.chat_template
     engine.tokenizer.chat_template = "Answer briefly.\n\n" + sound
     try:
@@ -351,7 +351,7 @@ FAULTS: dict[str, Callable[[StatesEngine, Callable[[], None]], Any]] = {
     "other weights": lambda engine, read: weights_changed(engine),
     "other template": lambda engine, read: other_template(engine),
 }
-"""Fault -> what plants it, given the engine and a function that reads once."""
+"""Maps a fault to what plants it, given the engine and a function that reads once."""
 
 
 if __name__ == "__main__":
