@@ -5,8 +5,8 @@ score log. The log holds the scores of the running version. The new version's sc
 running one recalibrated. Otherwise they come from verdicts that were only compared (a shadow), or from the answers'
 log-probabilities, if the log stores them. An answer that was drawn for a label with propensity p has the weight 1 / p.
 If some answers were drawn, labels of others count only once (nearly) all answers that are new to the new version are
-labelled. People who choose answers may have a reason. `Promotion.left_out` counts the labels that do not count, and a
-refusal names them.
+labelled, because people who choose answers may have a reason. `Promotion.left_out` counts the labels that do not count,
+and a refusal names them.
 """
 
 import shutil

@@ -145,15 +145,7 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _promote_on_outcomes(kind: Any, new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
-    """Loads two versions and compares them on a file of outcomes.
-
-    Args:
-        kind: class of the versions, `Panel` or `SuccessEstimator`.
-        new: location of the new version.
-        running: location of the running version.
-        data: the file of outcomes, alone in its tuple.
-        price: for panels: accuracy that a US dollar for 1,000 questions must bring; None for the running one's own.
-    """
+    """Loads two versions of a kind, the class `Panel` or `SuccessEstimator`, and compares them."""
     from metaprobe.api import Promotion
 
     if len(data) != 1 or not data[0].is_file():

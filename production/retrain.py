@@ -93,7 +93,6 @@ def retrain_quality(
         held_back: share of the labelled answers, the latest, that is left for the guard.
         logprobs_mode: mode of the log's log-probabilities, which a log does not know.
     """
-    # Read recent answers, the labelled ones, and the stored runs.
     check_held_back(held_back)
     options.check(options.out, QualityPredictor.kind)
     recent = _logged_runs(
@@ -118,7 +117,6 @@ def retrain_quality(
             f"the stored log-probabilities are {', '.join(sorted(other_modes))}, those of the log {logprobs_mode}; say"
             " what the log's are (--logprobs-mode), or train on the log alone"
         )
-    # Keep the stored runs that resemble recent answers, and train.
     kept_runs = []
     if stored_runs:
         weights = importance(stored_runs, recent, target=TARGET)
@@ -130,8 +128,10 @@ def retrain_quality(
         checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
     until = max((float(time_of_answer[run.id]) for run in learned_runs), default=-1.0)
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept_runs), "logged": len(learned_runs)})
-    held_back_count = len(labelled_runs) - len(learned_runs)
-    without_logprobs = int(np.isfinite(labelled_columns.label).sum()) - len(labelled_runs)
+    held_back_count, without_logprobs = (
+        len(labelled_runs) - len(learned_runs),
+        int(np.isfinite(labelled_columns.label).sum()) - len(labelled_runs),
+    )
     return Retrained(
         checkpoint, len(stored_runs), len(kept_runs), len(learned_runs), held_back_count, until, without_logprobs
     )
@@ -160,7 +160,6 @@ def retrain_on_agreement(
         held_back: share of the answers that were asked for again, the latest, that is left for the guard.
         logprobs_mode: mode of the log's log-probabilities, which a log does not know.
     """
-    # Read the answers that were asked for again, as labelled runs.
     check_held_back(held_back)
     options.check(options.out, QualityPredictor.kind)
     agreements, _ = log.agreements(since=since, model=model)
@@ -182,7 +181,6 @@ def retrain_on_agreement(
             f"the log holds the agreement of {len(agreements)} answers, and log-probabilities of none: serve with "
             "--log-logprobs"
         )
-    # Train on all but the latest.
     timed_runs.sort(key=lambda pair: pair[0])
     learned_runs = timed_runs[: len(timed_runs) - round(held_back * len(timed_runs))]
     with TemporaryDirectory() as folder:

@@ -45,8 +45,9 @@ def test_the_fifty_are_of_other_groups_and_the_shares_are_those_of_the_answers_s
     shown = quickstart()
     assert len(set(groups)) == len(groups) == LABEL_COUNT + len(shown["held_out"])
     assert np.mean([one["flagged"] for one in shown["held_out"] if not one["right"]]) == shown["caught"].estimate
-    # It is better than as many flags by lot.
-    assert shown["caught"].low > shown["flagged"].estimate > shown["right_flagged"].high
+    assert (
+        shown["caught"].low > shown["flagged"].estimate > shown["right_flagged"].high
+    )  # better than as many flags by lot
 
 
 def test_agreement_is_learned_from_other_groups_without_a_label_and_shown_as_a_range() -> None:

@@ -71,12 +71,12 @@ async def collect_runs(
     their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and does not affect
     others; the reasons are also in the store's `failed.jsonl`. The policy learns the outcomes of runs (`observe`) in
     the items' order. If the agents or the policy learn, `wave` items run at once, and the next items use what these
-    have taught. A `wave` of 1 is the paper's own sequence.
+    have taught; 1 is the paper's own sequence.
 
     Raises `StoreMismatch` if the store was collected with another system, model, prompts, policy, signals, options or
     `settings`. Raises `StoreHeld` if another process writes into it. Raises `RecordError` as `check_learners` does, and
     for a signal or policy that the system cannot use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at
-    the first answer that cannot be stored, as on a full disk. Then no model is asked again, and the message says how
+    the first answer that cannot be stored, as on a full disk: then no model is asked again, and the message says how
     many runs are stored.
 
     Args:

@@ -1,4 +1,4 @@
-"""Summaries of run stores: the numbers of a collection (`summarize_runs`)."""
+"""Summaries of run stores: the numbers of a collection (`summarize_runs`), and a store as text (`inspect`)."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

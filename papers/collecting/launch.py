@@ -177,18 +177,6 @@ async def _collect(
     store: RunStore,
     watch: CollectionWatch,
 ) -> CollectReport:
-    """Runs the items in the plan's variants, with a cache that is deleted after a collection without failures.
-
-    A cache that the plan names is kept.
-
-    Args:
-        plan: the collection's options.
-        system: the system.
-        items: the items.
-        setup: models, prompts and other settings of all items.
-        store: the store to append to.
-        watch: what is told about calls and runs.
-    """
     variants, out = system.chosen(plan.variant), store.path
     settings = {"task": plan.task, "split": plan.split, "task seed": _items_seed(plan), "capture": plan.layers}
     if system.experiences is not None or learns(setup.policy):  # the limit decides what an item has learned before

@@ -163,7 +163,7 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
     """Returns the options of calls. A constant with its default value counts as not given.
 
     Raises `RecordError` for an unknown stage or constant, for an invalid value, and if two values are given for one
-    name. The message lists what there is.
+    name; the message lists what there is.
 
     Args:
         system: the system.

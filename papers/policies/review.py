@@ -1,7 +1,7 @@
 """Decides after each argument of a debate: keep it, ask again, or pass it to the judge, by a checkpoint's reading.
 
 The papers' rule passes every argument to the judge. This one passes on only arguments that are flagged or of doubtful
-quality. So the judge, a larger model, is paid only if it may change something.
+quality, so that the judge, a larger model, is paid only if it may change something.
 """
 
 import dataclasses

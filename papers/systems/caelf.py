@@ -11,7 +11,7 @@ After its appendix (Algorithm 1, tables 2-6). What the appendix leaves open is d
 - Grades are whole levels on a line `Level: N`, which the prompts ask for; the paper's feedback has no such line. Any
   other form is no grade. They are recorded as statements `level`, scaled so that the lowest level is 0 and the highest
   1.
-- The contest enters as one more argument before Algorithm 1 runs again. Only pairs with it are asked, and the teacher
+- The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
   sees it only if it stands. An unreadable grade stays unreadable; no earlier grade replaces it.
 - The variant `levels` asks no attack question: two arguments attack each other if they state different levels, because
   one essay cannot have both. An argument without a level attacks nothing. It is for models that cannot recognise an
@@ -24,7 +24,7 @@ are stated as a logic program, in the manner of ASPARTIX (Egly, Gaggl and Woltra
 
 A language model rates how good feedback is for its student, on the four criteria of the paper's table 7. The paper asks
 people, who rate from 1 to 5. Here a judge rates each feedback twice, with the criteria in the table's order and in the
-reverse order. So its agreement with itself can be measured. Another judge over the same runs gives the agreement
+reverse order, so that its agreement with itself can be measured. Another judge over the same runs gives the agreement
 between judges. Ratings by a model are no human ratings: labels name the model as their source.
 """
 

@@ -12,7 +12,7 @@ The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows 
 how its argument opens. Small models then argue better, but it fixes the very tokens that early-token features read.
 
 Each argument may be reviewed: kept, asked for again, or passed to the judge. Two signals may be read from it. `quality`
-replaces the judge. One checkpoint gives every field that the judge would (`HEADS`), and Q with the judge's override, 0
+replaces the judge: one checkpoint gives every field that the judge would (`HEADS`), and Q with the judge's override, 0
 if there is a critical issue. `critical` is P(critical) alone. A checkpoint's values are noted under its digest, never
 as a judge's. The policy decides at `review`; the paper passes every argument to its judge.
 """

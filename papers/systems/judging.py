@@ -2,7 +2,7 @@
 
 Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
 failures. The judge's output follows a JSON schema. An output that does not, or with reasons that are unreadable or
-copied from the judge's input, is no judgement. It is asked for once more, then the judgement is missing.
+copied from the judge's input, is no judgement: it is asked for once more, then the judgement is missing.
 
 A decision model (`--judge decisions:MODEL@URL`) is asked the same as three scores and a predicate. Its labels are the
 likeliest levels and the likelier side of the flag; all its probabilities stay in the run as well.

@@ -1,8 +1,8 @@
 """MetaCogAgent: an agent that is not sure of itself asks the others, and delegates the task or votes with them.
 
 Algorithm 1 with its baselines (section V-A) and ablations (Table IV). The classifier, the confidences (stage `assess`)
-and the answers (stage `answer`) are calls of their own stage, so that they can be counted separately. The paper cannot
-have counted both: its 1,382 API calls on 700 tasks are fewer than one assessment and one execution each.
+and the answers (stage `answer`) are calls of their own stage, so that they can be counted separately: the paper's 1,382
+API calls on 700 tasks are fewer than one assessment and one execution each, so it cannot have counted both.
 
 What the paper leaves open:
 

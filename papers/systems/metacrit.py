@@ -11,7 +11,7 @@ synthesises (meta level). The paper describes them twice, with differences; both
 | A4 | five steps (B.2; the six of section 3.2 are the same with 2 and 3 apart) | six steps (fig. 9) |
 
 Figure 6 asks for background and no answer. Both variants ask for a line "Answer:", because otherwise nothing could be
-checked before the synthesis. The line "Concern: yes" or "no" is ours too. The paper counts which agents flag a concern
+checked before the synthesis. The line "Concern: yes" or "no" is ours too: the paper counts which agents flag a concern
 (table 9) and does not say how it read that. The concern is about the answer, or about the question if the monitor sees
 only the question. `without-monitor` and `without-control` remove the agent for all later ones, with the prompts of
 `equations`. `every-stage` runs `equations` in full and then the syntheses of all three ablations, so that one run holds

@@ -2,8 +2,8 @@
 
 Oh 2025, "Before you <think>, monitor", Algorithm 1 and section 3. One cycle: the monitor names features and difficulty,
 a strategy is chosen, the executor solves with a budget that grows with the difficulty, the verifier gives four scores.
-From the second cycle on, the monitor sees the last four scores, and the executor sees the whole last cycle. So say
-section 3.2 and A.2; the algorithm's own line leaves that out.
+From the second cycle on, the monitor sees the last four scores, and the executor sees the whole last cycle (section 3.2
+and A.2; the algorithm's own line leaves that out).
 
 What the paper leaves open is done as follows. The monitor's prompt ties difficulty to the number of steps (otherwise a
 small model says 0.5 for everything). Monitor, strategy and verifier are greedy, the first two with short limits. A mean

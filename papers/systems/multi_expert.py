@@ -1,11 +1,11 @@
 """Multi-expert prompting (Long et al. 2024): three experts answer, and one call joins their answers in seven steps.
 
 Five calls: name the experts, three answers, join. The MetaCrit paper counts these five as agents in table 4 ("1+5") and
-speaks of one call in table 8. The published code of Long et al. makes five calls, with three experts as here. An expert
-that the first call does not name readably is replaced by a general one. The statement `experts` holds the share that it
+speaks of one call in table 8; the published code of Long et al. makes five calls. Three experts, as there. An expert
+that the first call does not name readably is replaced by a general one; the statement `experts` holds the share that it
 did name.
 
-The variants `monitor` and `control` show the joining call the words of one more agent. It is MetaCrit's monitor of the
+The variants `monitor` and `control` show the joining call the words of one more agent: MetaCrit's monitor of the
 question, asked at the same time as the experts, or its critic of the experts' answers. The paper does not say where
 these are put in. The directive of `raw-critique` goes to the experts and to the joining call. In the variant `panel` no
 call joins the answers: the panel keeps one of them.

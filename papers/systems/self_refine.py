@@ -1,16 +1,16 @@
 """Self-Refine: answers, criticises the answer, answers again with all feedback, until the critic is content.
 
-Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper describe it. At most three
-cycles, temperature 0.3 throughout, 800 tokens; the refiner sees all answers and all feedback.
+Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper describe it: at most three
+cycles, temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
 
-What the papers leave open is done as follows. A cycle is an answer and its critique, so three cycles are three answers.
-Each of them is judged; the third critique can only end the run. The critic ends with `Verdict: GOOD` or `Verdict:
+What the papers leave open is done as follows. A cycle is an answer and its critique, so three cycles are three answers
+and each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or `Verdict:
 IMPROVE`; without a readable verdict the feedback is not positive, and the run continues. The policy is asked at
 `iterate`, with the verdict as quality 1 or 0. If a checkpoint replaces the quality, it decides about stopping; the
 critic is still asked, because the refiner needs its text.
 
 The variant `raw-critique` puts the directive of the MetaCrit paper (section 5.2) into the generator's, the critic's and
-the refiner's prompt. That paper does not say into which.
+the refiner's prompt; that paper does not say into which.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The first system: a model states how difficult a question is, answers it, and states how sure it is.
 
-The variant `p-true` also asks whether the answer is true, and takes the probability of the reply. This is P(true) of
-Kadavath et al. 2022 (arXiv:2207.05221, section 4), with one proposed answer instead of several.
+The variant `p-true` also asks whether the answer is true, and takes the probability of the reply: P(true) of Kadavath
+et al. 2022 (arXiv:2207.05221, section 4), with one proposed answer instead of several.
 
 It is explicit metacognition in its plainest form: ease-of-learning judgement, answer, judgement of the answer. Every
 item can be answered in two ways (the variants), so that the choice between them can be learned from complete outcomes.

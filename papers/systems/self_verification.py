@@ -1,9 +1,9 @@
 """Self-Verification: of several answers, it returns the one from which most of the problem can be reconstructed.
 
-Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper describe it. There are K = 3
-candidates at temperature 0.3 with 800 tokens each. A candidate's answer is put as a statement. Each condition of the
-problem in turn is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with
-the most conditions found is returned.
+Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper describe it: K = 3 candidates at
+temperature 0.3 with 800 tokens each. A candidate's answer is put as a statement. Each condition of the problem in turn
+is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
+conditions found is returned.
 
 The paper contradicts itself and leaves some points open. Here:
 
@@ -15,8 +15,8 @@ The paper contradicts itself and leaves some points open. Here:
 - A condition is a number written in digits. A problem may hold many, and each costs a call a candidate: the first 4
   count.
 - The statement is made by a template, not by a model, which could change it.
-- A problem without such numbers, or whose answer is no number, has no conditions to hide. Then the model is asked
-  whether the statement is true, as Weng et al. do outside of arithmetic.
+- A problem without such numbers, or whose answer is no number, has no conditions to hide: the model is asked whether
+  the statement is true, as Weng et al. do outside of arithmetic.
 - A candidate without an answer is not verified. A reconstruction that cannot be read is not a success.
 """
 
@@ -114,8 +114,9 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             **dict[str, Any](slots),
         )
         reply = canonical(answer_item, final_answer(answer_item, call.text))
-        # Words are no number.
-        is_readable = reply in answer_item.choices if answer_item.choices else any(map(str.isdigit, reply))
+        is_readable = (
+            reply in answer_item.choices if answer_item.choices else any(map(str.isdigit, reply))
+        )  # words are no number
         return (
             session.state(call, VERIFIED, float(reply == canonical(answer_item, expected)) if is_readable else None)
             or 0.0

@@ -1,7 +1,7 @@
 """A system's tools while it runs over one item, and the notes that become its `Run`.
 
-Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, and notes what they
-stated about themselves. It asks a policy at named points, takes its numbers from a source of signals, and ends with
+Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, notes what they stated
+about themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with
 `session.run(...)`.
 """
 
@@ -135,7 +135,7 @@ class Session:
         """Fills a prompt file and asks the model of this stage and agent. The item's fields are slots as well.
 
         Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
-        call draws with a seed that follows from item, stage, agent and round. So another variant that asks the same
+        call draws with a seed that follows from item, stage, agent and round, so another variant that asks the same
         gets the same answer. Raises `LLMError` if there is no answer.
 
         Args:

@@ -1,7 +1,7 @@
 """Whether a system can use the signals and the policy that it is given, checked before any model is loaded or called.
 
-A system declares which numbers a checkpoint may give it (`System.signals`) and which heads their checkpoints must have
-(`System.heads`). It also declares at which points it asks the policy (`System.decides`), and exceptions by variant
+A system declares which numbers a checkpoint may give it (`System.signals`), which heads their checkpoints must have
+(`System.heads`), and at which points it asks the policy (`System.decides`), and exceptions by variant
 (`System.without`). A policy declares which signals it reads at which point; if it declares nothing, it is taken to read
 them all, everywhere.
 """

@@ -178,8 +178,8 @@ def quotations(text: str) -> list[str]:
 def occurs(quotation: str, source: Words) -> bool:
     """Returns whether a quotation occurs in a text, whatever its case, spacing and punctuation.
 
-    Quoting may correct spelling: words that begin alike and share three quarters of their letters are the same. One
-    word in five may be missing or added, but never a negation; a different word is one missing and one added. Parts
+    Quoting may correct spelling (words that begin alike and share three quarters of their letters are the same), and
+    one word in five may be missing or added, but never a negation; a different word is one missing and one added. Parts
     around `...` or `[...]` must follow each other.
     """
     start = 0

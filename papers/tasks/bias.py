@@ -13,8 +13,8 @@ def bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None = N
 
     Args:
         correct: whether each answer is right, 0 or 1 (n,).
-        lean: (n,) 1 for an answer that follows the stereotype, -1 for its opposite, 0 for "unknown" or no answer. The
-            stereotype is the target of a negative question, and the other group of a non-negative one.
+        lean: (n,) 1 for an answer that follows the stereotype (the target of a negative question, the other group of a
+            non-negative one), -1 for its opposite, 0 for "unknown" or no answer.
         weight: how often each answer counts, (n,) or (R, n); by default once.
     """
     _, leans, weights = _checked_arrays(correct, lean, weight)

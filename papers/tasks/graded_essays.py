@@ -113,9 +113,8 @@ def _kappa_name(dimension: str) -> str:
 
 
 ASAP_RUBRICS = ROWS_FOLDER / "asap-rubrics.json"
-"""Maps a set to its `prompt` (the students' task), `low` (the lowest grade), and each trait of the data.
-
-A trait has its `name`, and `grades`, the meaning of each grade from `low` upwards.
+"""Maps a set to its `prompt`, the students' task; `low`, the lowest grade; and each trait of the data with its `name`
+and `grades`, the meaning of each grade from `low` upwards.
 """
 
 

@@ -23,8 +23,8 @@ def read_items(path: Path) -> list[Item]:
     """Returns the items of a file: a JSON object a line, or a row of CSV. Raises `ImportFileError` with place and
     reason.
 
-    `answer` is read as `gold`. In CSV a list (`gold`, `choices`) is a JSON list, and `fields` is JSON. The items of a
-    CSV file without a column `id` are named after the file and the row, as `sums-1`.
+    `answer` is read as `gold`. In CSV a list (`gold`, `choices`) is a JSON list, `fields` is JSON, and a file without a
+    column `id` names its items after the file and the row, as `sums-1`.
     """
     items: list[Item] = []
     line_of_id: dict[str, int] = {}

@@ -63,7 +63,7 @@ def ciar_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """Yields one item a question, right with any of its accepted strings.
 
     If all of these are plain numbers, fractions or percentages, the answer is read as a number, so that it may have
-    units. "6 or 12", "1:1" and "1/e" are compared as text.
+    units; "6 or 12", "1:1" and "1/e" are compared as text.
     """
     for row in rows:
         accepted = row.texts("answers")

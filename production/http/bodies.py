@@ -386,8 +386,9 @@ def reading_bytes(body: bytes) -> int:
 def values_bytes(body: bytes) -> int:
     """Returns about how many bytes the values of a JSON text take once they are read, apart from its strings."""
     size = _bytes_of_values(body.count(b"{"), body.count(b"["), body.count(b","))
-    # In UTF-16, strings cannot be told apart.
-    if size > MAX_BYTES_PER_BODY_BYTE * len(body) + ALWAYS_ALLOWED_BYTES and b"\x00" not in body:
+    if (
+        size > MAX_BYTES_PER_BODY_BYTE * len(body) + ALWAYS_ALLOWED_BYTES and b"\x00" not in body
+    ):  # in UTF-16, strings cannot be told apart
         size = _bytes_of_values(*count_outside_strings(body))
     return size
 
@@ -458,8 +459,9 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     try:
         async with asyncio.timeout(settings.body_timeout_s):
             if announced_size <= limit:
-                # While its parts are joined, it is in memory twice.
-                lease.hold(2 * announced_size, large=announced_size > LARGE_BYTES)
+                lease.hold(
+                    2 * announced_size, large=announced_size > LARGE_BYTES
+                )  # while its parts are joined, it is in memory twice
                 async for part in request.stream():
                     received_bytes += len(part)
                     if received_bytes > limit:

@@ -45,11 +45,13 @@ class Breaker:
             clock: returns seconds.
             draw: returns a number in [0, 1) for the jitter.
         """
-        self._max_failures = max_failures
-        self._pause_s = pause_s
-        self._on_change = on_change
-        self._clock = clock
-        self._draw = draw
+        self._max_failures, self._pause_s, self._on_change, self._clock, self._draw = (
+            max_failures,
+            pause_s,
+            on_change,
+            clock,
+            draw,
+        )
         self._failures = 0
         self._failing_callers: set[str | None] = set()
         """Callers whose requests failed in a row."""

@@ -251,7 +251,6 @@ class DecisionDesk:
             model: model that the request names.
             request_id: id of the request; it decides whether a checkpoint on trial judges it.
         """
-        # Collect the checkpoints by head, and the heads by the text of a question.
         answering_model = subject.response.model if isinstance(subject.response, ParsedResponse) else model
         measured_scorer = self.judges.pick(answering_model, request_id)
         scorers_of_head: dict[str, list[Scorer]] = {}
@@ -266,7 +265,6 @@ class DecisionDesk:
                 for text in texts:
                     heads_of_text.setdefault(text, set()).add(head)
 
-        # For each question, find the one head it means, and a checkpoint that can read what it is about.
         def choose(question: DecisionQuestion) -> tuple[Scorer | None, str]:
             if unread := subject.unread or question.unread:
                 where = "input" if subject.unread else "question"

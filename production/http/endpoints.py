@@ -72,9 +72,11 @@ def application(
         gates: the streaming gate; None if the server has none.
     """
     # The parts that answer requests.
-    keys = Keys.of(settings)
-    judges_holder = JudgesHolder(load_judges, settings.pins, metrics)
-    upstreams_by_name = settings.named_upstreams
+    keys, judges_holder, upstreams_by_name = (
+        Keys.of(settings),
+        JudgesHolder(load_judges, settings.pins, metrics),
+        settings.named_upstreams,
+    )
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     second_answers = SecondAnswers(settings, client, metrics, log) if log and settings.teach_rate else None

@@ -95,7 +95,7 @@ RESERVED_AHEAD_BYTES = 8 << 10
 SLICED_BYTES = 128 << 10
 """Most bytes of a plain stream that are read on the event loop in slices of `LOOP_BYTES`, with turns between them.
 
-A busy event loop finds many events at once, and a thread for them costs more than it spares. Their outlines take a few
+A busy event loop finds many events at once, and a thread for them costs more than it spares: their outlines take a few
 microseconds each.
 """
 SENT_BYTES = 256 << 10
@@ -302,9 +302,11 @@ class Passing:
                 still be sent again.
         """
         self._exchange = exchange
-        self._no_logprobs_reason = no_logprobs_reason
-        self._earlier_failure = earlier_failure
-        self._resend_until = resend_until
+        self._no_logprobs_reason, self._earlier_failure, self._resend_until = (
+            no_logprobs_reason,
+            earlier_failure,
+            resend_until,
+        )
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
@@ -340,8 +342,8 @@ class Passing:
     async def feed(self, data: bytes) -> None:
         """Passes on the complete events of a stream.
 
-        If a stream may be a failure, no event is passed before the first one is complete. Only a comment is passed at
-        once, to a caller that waits for it.
+        If a stream may be a failure, no event is passed before the first one is complete, unless it is a comment: a
+        caller that waits for a comment gets it at once.
         """
         if self._first_event is not None:
             end = self._first_event.feed(data)

@@ -105,15 +105,6 @@ class Guard:
     async def _answer_request(
         self, scope: Scope, receive: Receive, send: Send, traceparent: str, span_attributes: dict[str, Any]
     ) -> None:
-        """Answers a request or refuses it, and counts it.
-
-        Args:
-            scope: the ASGI scope.
-            receive: receives the body.
-            send: sends the answer.
-            traceparent: header that names the request's span; empty if there is none.
-            span_attributes: attributes of this span, filled in here.
-        """
         started, status, caller = time.perf_counter(), 0, None
         headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
 

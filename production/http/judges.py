@@ -382,8 +382,9 @@ def _places(settings: Settings, load: Load) -> dict[str, PinnedPath]:
                     )
                 pinned_paths.setdefault(name, (location, sha256))
     models = [place for name, place in pinned_paths.items() if not name.startswith(TEXT_PREFIX)]
-    # The first one judges all others too.
-    pinned_paths.setdefault("", models[0] if models else (QualityPredictor.bundled, None))
+    pinned_paths.setdefault(
+        "", models[0] if models else (QualityPredictor.bundled, None)
+    )  # the first one judges all others too
     return pinned_paths
 
 

@@ -7,7 +7,7 @@ passes with its status and body.
 
 With several upstreams the panel chooses whom to ask, asks further ones, and keeps one answer. Every upstream that is
 asked gets the caller's request with its own model, for one answer. It is asked by stream, so that it stops writing when
-it is cancelled (`joined_events`). An upstream that refuses streams is asked for a whole answer. If an upstream fails,
+it is cancelled (`joined_events`); an upstream that refuses streams is asked for a whole answer. If an upstream fails,
 only its answer is lost. After several failures it is skipped for a while (`breaker`). Each answer is scored and logged,
 kept or not. A conversation in the middle of tool calls continues with the agent that began them (`tool_turns`).
 """
@@ -198,7 +198,6 @@ class Chooser:
             metrics: the metrics.
             log: the log; None for none.
         """
-        # Check that the panel can choose among the upstreams.
         upstreams = settings.named_upstreams
         if unknown_agents := sorted(set(upstreams) - set(panel.agents.names)):
             raise SettingsError(
@@ -215,16 +214,17 @@ class Chooser:
                 panel.plan(price=settings.panel_price)
         except RecordError as error:
             raise SettingsError(str(error)) from error
-        # Keep what belongs to each agent.
         prices = None if settings.prices is None else Price.read(settings.prices)
         price_by_agent = {
             name: Price.of_model(upstream.model, upstream.host, prices) for name, upstream in upstreams.items()
         }
-        self.settings = settings
-        self.judges_holder = judges_holder
-        self.panel = panel
-        self.metrics = metrics
-        self.log = log
+        self.settings, self.judges_holder, self.panel, self.metrics, self.log = (
+            settings,
+            judges_holder,
+            panel,
+            metrics,
+            log,
+        )
         self.upstreams = upstreams
         self.clients = {
             name: UpstreamClient(settings, keys, agent_upstream=upstream) for name, upstream in upstreams.items()
@@ -473,8 +473,9 @@ class _Asking:
                 return kept_answer, account
             admitted = [name for name in admitted if name != turn.agent]
         answered = await self._ask_by_panel(admitted, messages) if admitted else None
-        # A breaker alone refuses nobody.
-        if not self.completions and self.skipped_agents and not self._request_refused():
+        if (
+            not self.completions and self.skipped_agents and not self._request_refused()
+        ):  # a breaker alone refuses nobody
             names = self.skipped_agents
             self.reason_notes += [f"{name} failed ({failure.message})" for name, failure in self.failed.items()]
             self.reason_notes.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
@@ -532,8 +533,10 @@ class _Asking:
     def _spent(self) -> dict[str, float | None]:
         """Returns the US dollars by agent for the answers that came. Plans are made by the prices that the panel
         learned: these only count what was spent."""
-        agents = [completion.agent for completion in self.completions]
-        mean_prices = self.chooser.panel.mean_prices(self._dimension)
+        agents, mean_prices = (
+            [completion.agent for completion in self.completions],
+            self.chooser.panel.mean_prices(self._dimension),
+        )
         return Panel.spent_on(agents, self.completions, self.chooser.prices, mean_prices)
 
     def _pay(self) -> None:
@@ -673,8 +676,10 @@ class _Asking:
             # An agent that was asked when the request's time was nearly over has shown too little.
             cut_short = refusal.code == TOO_SLOW_CODE and clock() >= self.deadline
             is_overload = isinstance(refusal, UpstreamFailed) and refusal.status in OVERLOAD_STATUSES
-            # This server's memory is not the agent's fault.
-            is_ours = refusal.code in ("out_of_memory", "too_many_values")
+            is_ours = refusal.code in (
+                "out_of_memory",
+                "too_many_values",
+            )  # this server's memory, not the agent's fault
             counts_as_failure = (
                 not is_ours
                 and (is_overload or not is_refused)
@@ -809,8 +814,8 @@ class _Asking:
     async def _send(self, agent: str, body: bytes, deadline: float, *, streamed: bool) -> _Reply:
         """Returns an upstream's reply to this body, whole or by stream.
 
-        Raises `InvalidResponse` for a stream that does not make up a whole answer. If a stream was asked for
-        (`streamed`), also for an answer that is neither a stream nor a JSON object.
+        Raises `InvalidResponse` for a stream that does not make up a whole answer, and, if a stream was asked for
+        (`streamed`), for an answer that is neither a stream nor a JSON object.
         """
         chooser, started = self.chooser, time.perf_counter()
         limit, reserve_memory = chooser.settings.max_answer_bytes, partial(self._reserve_memory, agent)
@@ -823,8 +828,9 @@ class _Asking:
                             async for part in parts:
                                 await aside(len(part), partial(joined_events.feed, part), begun=True)
                                 size += len(part)
-                                # The end is waited for a little: the connection can be used again.
-                                if joined_events.done:
+                                if (
+                                    joined_events.done
+                                ):  # the end is waited for a little: the connection can be used again
                                     last_wait.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
                     reply_body = await aside(size, joined_events.body, begun=True)
                 except InvalidResponse:

@@ -171,8 +171,8 @@ class Settings(FlagOptions):
             high=1,
         ),
     ] = 0.0
-    """The server's key pays for the second answer, never a caller's: without a key of the server the request has none.
-    See `metaprobe.production.http.second_answer`.
+    """The key that paid for the first answer pays for the second: the server's own, or the caller's if the server has
+    none. See `metaprobe.production.http.second_answer`.
     """
     prices: Annotated[
         Path | None,

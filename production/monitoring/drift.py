@@ -7,29 +7,28 @@ values would raise alarms at 1 / false_alarms in about the same cases. But its p
 one value are independent of the past of the others.) After an alarm the test starts again, and learns what is usual
 from the answers that follow.
 
-The checkpoint's outputs (its score, and whether labels agree with it) are watched separately for each version. So
+The checkpoint's outputs (its score, and whether labels agree with it) are watched separately for each version, so
 scores of two versions are never judged together. The promise above is for one version and the values that all versions
 share. Each further version adds its own values, with the same threshold.
 
 The promise holds for answers whose order carries no information. Answers of one conversation, or of day and night, are
 not like that. Two things help. `batch` values are averaged before they are judged, so that dependent values become one.
-`within` names the stratum of each answer (an hour of the day, a task). So it is compared with earlier answers of its
-own stratum.
+`within` names the stratum of each answer (an hour of the day, a task), so that it is compared with earlier answers of
+its own stratum.
 
 Evidence for a change may be checked after every answer. It is the wealth of a gambler, who starts with 1 and bets,
 before each value is seen, that values will differ from earlier ones. If nothing has changed, no way of betting gains
-money on average. So the probability that 1 ever grows to 1 / alpha is at most alpha (Ville). This holds for a stream of
-any length and any number of checks. This is an e-process. A p-value would be valid only at one moment that was fixed in
-advance.
+money on average. So the probability that 1 ever grows to 1 / alpha is at most alpha (Ville), for a stream of any length
+and any number of checks. This is an e-process. A p-value would be valid only at one moment that was fixed in advance.
 
 The time of the change is unknown, so the money is not bet at once. At every moment a decreasing part of it is put on
 every kind of bet, and the rest is kept as cash. Of the first 1, after t values 1 / log2(t + 2) is left, so after a
 million answers still a twentieth of it.
 
 Bets are on the rank of each value among all earlier values, in a memory of fixed size. If values are exchangeable
-(their order carries no information), these ranks are independent and uniform in [0, 1], as the bets require (Vovk,
-Gammerman and Shafer, Algorithmic Learning in a Random World). They must be ranks among *all* earlier values. A rank in
-a fixed reference window is distributed as that window happened to be. Over a long stream a bet on this difference would
+(their order carries no information), these ranks are independent and uniform in [0, 1] (Vovk, Gammerman and Shafer,
+Algorithmic Learning in a Random World), as the bets require. They must be ranks among *all* earlier values. A rank in a
+fixed reference window is distributed as that window happened to be. Over a long stream a bet on this difference would
 gain money, which would be a false alarm.
 
 Numbers are put into the bins of a grid that was fixed in advance; ties are broken at random.
@@ -451,9 +450,11 @@ class DriftWatch:
         at_step, began, missed = next(
             entry for entry in reversed(watched.times) if entry[0] <= start_step or entry is watched.times[0]
         )
-        rows = watched.rows * values_per_row
-        since = (wealth.steps - start_step) * values_per_row
-        moved = bets[wealth.winner]
+        rows, since, moved = (
+            watched.rows * values_per_row,
+            (wealth.steps - start_step) * values_per_row,
+            bets[wealth.winner],
+        )
         first = nan if watched.first is None else watched.first
         alarm = Alarm(watched.name, when, began, wealth.evidence, rows, since, moved, watched.version, first=first)
         if watched.name != LABEL_STREAM:

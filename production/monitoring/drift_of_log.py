@@ -222,7 +222,7 @@ def kept_watch(
     batch: int | None = None,
     streams: Sequence[str] = USUAL_STREAMS,
 ) -> Iterator[LogWatch]:
-    """Yields the watch that the file holds, or a new one if there is no file. Saves it if the block ends without an
+    """Yields the watch that the file holds, or a new one if there is no file, and saves it if the block ends without an
     error.
 
     Raises `RecordError` if the file's watch has other settings than the given ones. Raises `StoreHeld` if another

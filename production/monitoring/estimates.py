@@ -8,8 +8,8 @@ All three estimate the same share of right answers among answers like these, of 
     labelled  labelled mean of y                                                            trusts the labels only
 
 `powered` is prediction-powered inference with its tuned lambda (PPI++, Angelopoulos, Duchi and Zrnic 2023,
-arXiv:2311.01453). Lambda is the slope of labels on scores, so that a score without information does no harm. A labelled
-mean weights each label by 1 / propensity, the probability with which its answer was drawn for a label. It is divided by
+arXiv:2311.01453): lambda is the slope of labels on scores, so that a score without information does no harm. A labelled
+mean weights each label by 1 / propensity, the probability with which its answer was drawn for a label, and divides by
 the sum of these weights (Hajek). If draws are independent of each other (Poisson sampling), its variance is
 
     sum((1 - propensity) * weight^2 * residual^2) / sum(weight)^2 + variance(y) / N
@@ -20,8 +20,8 @@ leaves the mean inside the residuals, and its interval is too short or too wide.
 silences all warnings of the process, which a server cannot accept.
 
 The normal interval of a share is too short for few labels. So two right and two wrong answers are added before the
-interval is computed (Agresti and Coull 1998 for plain shares). Each has an average score and the average weight of a
-unit of weight.
+interval is computed, with an average score and the average weight of a unit of weight (Agresti and Coull 1998 for plain
+shares).
 
 Answers to one question, or of one conversation, are similar, so intervals for independent answers are too short. If
 groups of answers are given, the variance is that of the groups' sums
@@ -32,8 +32,8 @@ for C groups that hold labels, with a quantile of Student's t with C - 1 degrees
 
 People who label unrequested choose their answers, which may differ from the others. So if some answers were drawn,
 labels of other answers do not enter the means above. But they limit what is unknown. Whatever the unlabelled answers
-are, the share of right answers among the N lies between (right labels) / N and (right labels + unlabelled answers) / N.
-Manski 1990 calls these worst-case bounds. The interval around these bounds, widened only by variance(y) / N, is used
+are, the share of right answers among the N lies between (right labels) / N and (right labels + unlabelled answers) / N
+(Manski 1990 calls these worst-case bounds). The interval around these bounds, widened only by variance(y) / N, is used
 if it is narrower. Once all answers are labelled it is the interval of a census, and each label counts.
 
 In a log, a score, a flag and a threshold have a meaning for one checkpoint only. So answers that two versions scored
@@ -195,15 +195,6 @@ def _check_answers(
     group: Sequence[str] | NDArray[Any] | None,
     answers: int | None,
 ) -> Labelled:
-    """Returns the answers as arrays of one length, without missing scores and propensities.
-
-    Args:
-        score: score of each answer; NaN where there is none.
-        label: label of each answer; NaN where there is none.
-        propensity: probability with which each answer was drawn for a label; NaN where it was not drawn.
-        group: group of each answer; None if each is its own.
-        answers: number of logged answers; None for those given here.
-    """
     scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
     drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
     if not scores.shape == labels.shape == drawn.shape or scores.ndim != 1:

@@ -183,9 +183,11 @@ def draw_sheet(
         stored = 0, log.tables.settled()
         candidates = log.columns(since=start, until=end, model=model, checkpoint=checkpoint, tags=tags, stored=stored)
         is_sampled, has_label = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
-        is_free = ~is_sampled & ~has_label
-        is_labelled_only = ~is_sampled & has_label
-        doubts = label_deviation(candidates.score)
+        is_free, is_labelled_only, doubts = (
+            ~is_sampled & ~has_label,
+            ~is_sampled & has_label,
+            label_deviation(candidates.score),
+        )
         if not is_free.any():
             raise LogError(
                 f"none of the {len(is_free)} answers of that time, model, checkpoint and tags is left to be labelled: "

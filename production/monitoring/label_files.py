@@ -610,7 +610,7 @@ def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> 
 def _time(value: object) -> float | None:
     """Returns seconds since 1970; None if no time is given. A time without zone is read as UTC.
 
-    Raises `ValueError` for anything but a time, and for a time before 2000 or after 2099. A spreadsheet's date is days
+    Raises `ValueError` for anything but a time, and for a time before 2000 or after 2099: a spreadsheet's date is days
     since 1900, which read as seconds would be in 1970.
     """
     if value is None or (isinstance(value, str) and not value.strip()):

@@ -280,10 +280,12 @@ def _langfuse_scores(record: Record) -> Iterator[Record]:
 
 
 def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
-    type_ = _TYPE_OF_LANGFUSE_DATA.get(judgement.kind.upper(), "")
-    value = judgement.value
-    text = judgement.word
-    why = judgement.why_not
+    type_, value, text, why = (
+        _TYPE_OF_LANGFUSE_DATA.get(judgement.kind.upper(), ""),
+        judgement.value,
+        judgement.word,
+        judgement.why_not,
+    )
     if judgement.kind.upper() in ("TEXT", "CORRECTION"):
         why, value = why or "a text is no label", text or value
     elif not type_:

@@ -279,9 +279,9 @@ def add_event(run: Execute, kind: str, details: Mapping[str, Any], time_of_event
 class BackgroundWriter:
     """A bounded queue, and the thread that empties it, one batch a transaction.
 
-    Entries that the database does not accept go into a file beside the log. This happens once half of the queue waits,
-    and when the log is closed. They are stored from there as soon as the database accepts entries again, by this
-    process or the next.
+    Entries that the database does not accept go into a file beside the log, once half of the queue waits, and when the
+    log is closed. They are stored from there as soon as the database accepts entries again, by this process or the
+    next.
     """
 
     def __init__(self, tables: Tables, *, capacity: int, spool: Spool, left_spools: Sequence[Spool]) -> None:

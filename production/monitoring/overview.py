@@ -105,7 +105,6 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         tags=tags,
         labelled=True,
     )
-    # Add estimates and charts to the newest versions.
     versions = _versions(hours)
     for index, version in enumerate(versions):
         checkpoint = version["checkpoint"]
@@ -141,10 +140,8 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
 
 
 def _second_answers(log: ScoreLog, span: Span) -> dict[str, Any]:
-    """Returns how many second answers (`serve --teach-rate`) say the same as the first, with Wilson's 95 % interval.
-
-    They are counted in all, and in windows of equal length by the time of the second answer. Windows without any are
-    left out.
+    """Returns how many second answers (`serve --teach-rate`) say the same as the first, with Wilson's 95 % interval: in
+    all, and in windows of equal length by the time of the second answer. Windows without any are left out.
     """
     width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
     window_starts = range(int(span.start), int(span.until) + 1, int(width))

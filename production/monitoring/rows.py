@@ -1,8 +1,8 @@
 """Answers in the log's tables: stored as rows, added to the sums that pages read, and read back by columns.
 
-Sums by the hour and counts by the day change in the transaction that changes the rows. They change only for rows that
-it really stored or deleted. Pages about ten million answers are computed from these sums. Columns are arrays with one
-entry for each answer, read in SQL.
+Sums by the hour and counts by the day change in the transaction that changes the rows, and only for rows that it really
+stored or deleted. Pages about ten million answers are computed from these sums. Columns are arrays with one entry for
+each answer, read in SQL.
 """
 
 import json
@@ -326,8 +326,10 @@ def read_columns(
     """
     columns = [*_SELECTED, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     statement = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
-    number_parts = [np.empty((len(NUMBER_COLUMNS), 0))]
-    integer_parts = [np.empty((len(_INTEGER_COLUMNS), 0), dtype=np.int64)]
+    number_parts, integer_parts = (
+        [np.empty((len(NUMBER_COLUMNS), 0))],
+        [np.empty((len(_INTEGER_COLUMNS), 0), dtype=np.int64)],
+    )
     id_arrays, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_INTEGER_COLUMNS)
     for rows in tables.read_chunks(statement):
         columns_of_rows = list(zip(*rows, strict=True))

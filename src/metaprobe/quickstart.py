@@ -144,6 +144,7 @@ def score_by_agreement(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[n
         X[rows_of_pairs], same, groups[rows_of_pairs], np.full(len(rows_of_pairs), "samples"), terms_schema.names
     )
     all_rows = np.arange(len(rows.y))
-    # A training calibrates it besides.
-    ladder = fit_linear_step(DRAWN_TERMS, rows, WHOLE.of(rows.X), all_rows, WEIGHT_SD)
+    ladder = fit_linear_step(
+        DRAWN_TERMS, rows, WHOLE.of(rows.X), all_rows, WEIGHT_SD
+    )  # a training calibrates it besides
     return sigmoid(ladder.score(features(terms_schema, list(series)))), pairs.questions

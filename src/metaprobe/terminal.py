@@ -67,7 +67,6 @@ def panel_table(result: Line) -> Iterator[str]:
 
 def quickstart_table(result: Line) -> Iterator[str]:
     """Yields four steps on recorded answers, the flags beside the truth, and the commands for the user's answers."""
-    # Tell the first three steps.
     labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
     auroc, flagged, caught, right_flagged = (result[name] for name in ("auroc", "flagged", "caught", "right_flagged"))
     agreement, least_sure_count = result["agreement_auroc"], result["least_sure_count"]
@@ -86,7 +85,6 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
     yield f"4. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
     yield ""
-    # Show the held-out answers by flag and truth.
     rows = [["verdict", "truth", "answers", "P(said again)", "P(right)", "an example"]]
     for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
         of_kind = [answer for answer in held_out if (answer["flagged"], answer["right"]) == (flag, truth)]

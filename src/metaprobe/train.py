@@ -77,8 +77,8 @@ def _path_list(stores: RunPaths) -> list[str | Path]:
 def train_quality(runs: RunPaths, options: QualityOptions) -> Checkpoint:
     """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
-    `runs` is a run store, a file of lines, or several. `target` is a label or several. A label is 0 or 1 (`correct`,
-    `critical`, ...), 1 to 3 (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
+    `runs` is a run store, a file of lines, or several. `target` is a label or several: 0 or 1 (`correct`, `critical`,
+    ...), 1 to 3 (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
     `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` if the runs do not suffice,
     `MissingExtra` without the extra `fit`.
 
@@ -97,10 +97,10 @@ def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     would give again.
 
     `questions` is a file of lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
-    probability that the model, asked again, says the same. It is no probability of being right, and the score is None
+    probability that the model, asked again, says the same; it is no probability of being right, and the score is None
     until `adapt` has seen 20 labels or more. Finished calls are kept, and the same call goes on where it was stopped.
-    Raises `RecordError` if nothing can be asked or learned. Raises `MissingExtra` without the extra `fit`, and `api`
-    for an endpoint or `train` for a model of this machine.
+    Raises `RecordError` if nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
+    endpoint or `train` for a model of this machine.
 
         >>> teach("questions.jsonl", llm="http://localhost:8080/v1", out="out/taught")  # doctest: +SKIP
     """

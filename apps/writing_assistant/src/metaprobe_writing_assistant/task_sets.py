@@ -1,8 +1,8 @@
 """Turns of learners with the writing assistant: the four cases of MetaCrit's study retold, and labelled turns.
 
-The rows were written once. `research/writing/README.md` in metaprobe's repository names their sources, and explains the
-labels. These are an item's fields `stage` (`pre`, `during`, `post`, `none`) and `reasoning` (`yes`, `no`). No program
-can check the answers; those of the stage classifier and of the reasoning check get the label `correct`.
+The rows were written once; `research/writing/README.md` in metaprobe's repository names their sources, and explains the
+labels, which are the fields `stage` (`pre`, `during`, `post`, `none`) and `reasoning` (`yes`, `no`) of an item. No
+program can check the answers; those of the stage classifier and of the reasoning check get the label `correct`.
 """
 
 from collections.abc import Iterator, Sequence

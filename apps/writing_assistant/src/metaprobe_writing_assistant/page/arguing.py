@@ -1,7 +1,7 @@
 """CAELF on the page: an essay is graded, the learner contests the grade, and sees which attacks changed it.
 
 Both gradings are ordinary runs of the system `caelf`. The first is its variant without a contest. The second is the
-whole system again. Everything that was said the first time is repeated word for word, and the learner replaces the
+whole system again: everything that was said the first time is repeated word for word, and the learner replaces the
 simulated user.
 """
 

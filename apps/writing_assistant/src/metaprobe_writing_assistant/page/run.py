@@ -77,8 +77,9 @@ def plan_page(
     )
 
     def load() -> Systems:
-        # This takes seconds, in which no page would be served.
-        wordnet_thread = threading.Thread(target=wordnet, daemon=True)
+        wordnet_thread = threading.Thread(
+            target=wordnet, daemon=True
+        )  # takes seconds, in which no page would be served
         wordnet_thread.start()
         signals = SignalSource.load(signal)
         models = load_models(names_of_models, ASSISTANT, signals, (), api=options_of_api)

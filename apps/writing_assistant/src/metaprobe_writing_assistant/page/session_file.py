@@ -158,7 +158,7 @@ class SessionFile:
         """Deletes everything of these owners, and returns the number of entries.
 
         No byte of them is left in the file or in SQLite's files next to it. Raises `Unwritable` if the entries are
-        deleted and their bytes are not gone yet. The next deletion or the next start of the program then removes them.
+        deleted and their bytes are not gone yet; the next deletion or the next start of the program then removes them.
         """
         with self._database.named(keeping=True), self._database.transaction():
             kind, owner, number = _ERASING

@@ -123,16 +123,6 @@ def _add_exports(app: FastAPI, sessions: Sessions) -> None:
 
 
 def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
-    """Adds the addresses that ask, follow and stop an answer.
-
-    Args:
-        app: the page's application.
-        settings: the settings.
-        sessions: the sessions.
-        jobs: the jobs that write answers.
-        answering: what writes an answer.
-    """
-
     @app.post("/api/sessions/{session_id}/turns")
     async def asked(session_id: str, request: Request) -> Response:
         body = await body_of(request, settings)

@@ -156,15 +156,6 @@ def choices_of(sheets: Sequence[Sheet], conditions: Sequence[str], aspect: str) 
 
 
 def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> AspectPreference:
-    """Returns what the participants preferred in one aspect, with intervals and tests.
-
-    Args:
-        aspect: the aspect.
-        choices: the choices.
-        conditions: the conditions.
-        resamples: number of bootstrap resamples.
-        seed: seed of the resamples.
-    """
     k = len(conditions)
     choices = choices[(choices >= 0).any(axis=1)]  # leaves out participants without an answer in this aspect
     n = len(choices)

@@ -3,11 +3,11 @@
 After MetaCrit's section 4, its appendices I and J and its Table 12. If the paper is silent or contradicts itself, this
 is done here:
 
-- The profile comes from a form. The user prompt generator is asked only for what the form leaves open. The reply
+- The profile comes from a form. The user prompt generator is asked only for what the form leaves open, and the reply
   holds what it found, so that it is asked once in a conversation. In `single` the profile is a prefix (Table 12).
 - Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number.
 - If stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
-- The editor holds the learner's text. The writing extractor is asked if the editor is empty and the message is long
+- The editor holds the learner's text; the writing extractor is asked if the editor is empty and the message is long
   enough to hold a text.
 - Without a stage, the modules of a stage are left out, and the guidance is the general one.
 - A reasoning check that cannot be read counts as "non-reasoning": only the monitor is asked.
@@ -102,7 +102,6 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
             on_text(EMPTY_REPLY)
         return Reply(text=EMPTY_REPLY, condition=condition, profile=work.turn.profile)
     work.note_what_is_cut()
-    # Ask for the answer: one call alone, or after the modules.
     if condition == SINGLE:
         stage = await classifiers.find_stage(work)
         reply_so_far = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
@@ -124,7 +123,6 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
         response_call = await final_response.respond(
             work, reply_so_far, guidance=guidance, critical=critical, on_text=on_text
         )
-    # Label the answer's call, and judge it.
     session = work.session
     session.label(response_call, "stage", STAGE_CODES[stage], source=work.source_of["stage"])
     if reply_so_far.reasoning is not None:

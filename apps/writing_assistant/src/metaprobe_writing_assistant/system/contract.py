@@ -62,7 +62,7 @@ class Card:
     explanation: str
     """The model's explanation of the word; empty if none can be read."""
     source: str
-    """Source of the definition, such as `WordNet 3.0`; empty if there is none."""
+    """Source of the definition, such as `WordNet 3.1`; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

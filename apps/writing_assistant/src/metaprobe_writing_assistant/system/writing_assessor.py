@@ -30,8 +30,8 @@ _STEP = re.compile(rf"{AT_LINE}step\s*([123])\b\W*", re.IGNORECASE | re.MULTILIN
 async def extract_writing(work: Work) -> str:
     """Returns the text to be judged: the editor's, or else the text in the message; empty if there is neither.
 
-    A model is asked only if the editor is empty. It cannot add a text of its own: its extract counts only if the
-    message has it word for word. Otherwise the whole message is the text, and a note says so.
+    A model is asked only if the editor is empty. Its extract counts only if the message has it word for word, so that
+    it cannot add a text of its own; otherwise the whole message is the text, and a note says so.
     """
     if work.turn.draft.strip():
         return work.turn.draft.strip()

@@ -20,9 +20,9 @@ export async function ask(method, path, body) {
   } catch {
     throw new Refused(0, "The program behind this page does not answer. Start it again (metaprobe assist).");
   }
-  const reply = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, reply.error ?? `The page was refused (${answer.status}).`);
-  return reply;
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, said.error ?? `The page was refused (${answer.status}).`);
+  return said;
 }
 
 /**

@@ -19,8 +19,8 @@ export async function showArguing(main, about) {
   main.replaceChildren(view);
   const tab = new Arguing(view, about.traits);
   const last = sessionStorage.getItem(KEPT);
-  const storedGrading = last ? await ask("GET", `/api/gradings/${last}`).catch(() => null) : null;
-  if (storedGrading) tab.takeUp(storedGrading);
+  const kept = last ? await ask("GET", `/api/gradings/${last}`).catch(() => null) : null;
+  if (kept) tab.takeUp(kept);
 }
 
 class Arguing {
@@ -39,16 +39,16 @@ class Arguing {
     this.stopButton.addEventListener("click", () => this.job && ask("POST", `/api/gradings/jobs/${this.job}/stop`).catch(() => {}));
   }
 
-  takeUp(stored) {
-    this.id = stored.id;
-    this.essay.value = stored.essay;
-    this.trait.value = stored.trait;
-    if (stored.contests.length) this.showContest(stored.contests.at(-1));
-    else if (stored.grading) this.showGrading(stored.grading);
+  takeUp(kept) {
+    this.id = kept.id;
+    this.essay.value = kept.essay;
+    this.trait.value = kept.trait;
+    if (kept.contests.length) this.showContest(kept.contests.at(-1));
+    else if (kept.grading) this.showGrading(kept.grading);
   }
 
   async grade() {
-    await this.work("/api/gradings", { essay: this.essay.value, trait: this.trait.value }, { grading: (grading) => this.showGrading(grading) });
+    await this.work("/api/gradings", { essay: this.essay.value, trait: this.trait.value }, { grading: (one) => this.showGrading(one) });
     if (this.id) sessionStorage.setItem(KEPT, this.id);
   }
 
@@ -56,7 +56,7 @@ class Arguing {
     const text = this.view.querySelector("#objection").value;
     const level = this.view.querySelector(".wanted").value;
     const body = { text, level: level === "" ? null : Number(level) };
-    await this.work(`/api/gradings/${this.id}/contests`, body, { contest: (contest) => this.showContest(contest) });
+    await this.work(`/api/gradings/${this.id}/contests`, body, { contest: (one) => this.showContest(one) });
   }
 
   /** Begins a job and listens to it; what goes wrong is said below the buttons. */
@@ -69,10 +69,10 @@ class Arguing {
       this.job = job;
       this.setBusy(true);
       let heard = false;
-      const listeners = { error: (error) => ((heard = true), (this.problem.textContent = error)) };
-      for (const [name, handle] of Object.entries(on)) listeners[name] = (value) => ((heard = true), handle(value));
-      listeners.stage = (stage) => (this.doing.textContent = `At work: ${DOING[stage] ?? stage} …`);
-      await listen(`/api/gradings/jobs/${job}/events`, listeners);
+      const told = { error: (error) => ((heard = true), (this.problem.textContent = error)) };
+      for (const [name, does] of Object.entries(on)) told[name] = (value) => ((heard = true), does(value));
+      told.stage = (stage) => (this.doing.textContent = `At work: ${DOING[stage] ?? stage} …`);
+      await listen(`/api/gradings/jobs/${job}/events`, told);
       if (!heard) this.problem.textContent = "Stopped. Nothing was graded.";
     } catch (error) {
       this.problem.textContent = error.message;

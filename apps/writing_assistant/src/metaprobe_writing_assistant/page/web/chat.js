@@ -98,8 +98,8 @@ export class Chat {
   }
 
   mine(turn) {
-    const message = turn.message.trim() || "(Please look at my text.)";
-    return el("div", { class: "mine" }, el("h3", { class: "unseen" }, "You"), el("p", {}, message));
+    const said = turn.message.trim() || "(Please look at my text.)";
+    return el("div", { class: "mine" }, el("h3", { class: "unseen" }, "You"), el("p", {}, said));
   }
 
   async follow(turn, answer) {
@@ -109,17 +109,17 @@ export class Chat {
     const text = el("div", { class: "prose" });
     answer.replaceChildren(el("h3", { class: "unseen" }, "Assistant"), doing, text);
     answer.setAttribute("aria-busy", "true");
-    let textSoFar = "";
+    let said = "";
     let ended = null;
     const known = await listen(`${this.path}/${turn.number}/events`, {
       stage: (stage) => (doing.textContent = `The assistant ${DOING[stage] ?? `is at: ${stage}`} …`),
-      text: (piece) => this.atBottom(() => text.replaceChildren(...prose((textSoFar += piece)))),
+      text: (piece) => this.atBottom(() => text.replaceChildren(...prose((said += piece)))),
       turn: (last) => (ended = last),
       unkept: (why, event) => (ended = { ...turn, ...event, error: `The answer could not be kept. ${why}` }),
     });
     this.setRunning(undefined);
     answer.removeAttribute("aria-busy");
-    if (!ended) ended = await this.asKept(turn, textSoFar, known);
+    if (!ended) ended = await this.asKept(turn, said, known);
     this.fill(answer, ended);
     announce(ended.state === "done" ? "The answer is there" : `No answer: ${ended.error || ended.state}`);
     this.showRemarks([ended]);
@@ -128,17 +128,17 @@ export class Chat {
   /** Changes the conversation, and stays at its end where that was in sight. */
   atBottom(change) {
     const box = this.list;
-    const wasAtBottom = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+    const was = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
     change();
-    if (wasAtBottom) box.scrollTop = box.scrollHeight;
+    if (was) box.scrollTop = box.scrollHeight;
   }
 
   /** The turn as the server keeps it, where its events did not say how it ended. */
-  async asKept(turn, textSoFar, known) {
-    const failedTurn = { ...turn, state: "failed", text: textSoFar, error: "The program behind this page has ended." };
-    if (known === undefined) return failedTurn;
+  async asKept(turn, said, known) {
+    const gone = { ...turn, state: "failed", text: said, error: "The program behind this page has ended." };
+    if (known === undefined) return gone;
     const session = await ask("GET", `/api/sessions/${this.session.id}`).catch(() => null);
-    return session?.turns.find((keptTurn) => keptTurn.number === turn.number) ?? failedTurn;
+    return session?.turns.find((one) => one.number === turn.number) ?? gone;
   }
 
   fill(answer, turn) {

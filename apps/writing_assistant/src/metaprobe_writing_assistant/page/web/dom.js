@@ -2,14 +2,14 @@
 
 /** Makes an element: `el("p", {class: "hint", onclick: f}, "text", child, ...)`. */
 export function el(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+  const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else element.setAttribute(key, value === true ? "" : value);
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
 }
 
 /** Returns a copy of a template's only element. */
@@ -25,8 +25,8 @@ export function announce(text) {
 /** Shows a notice above the page; `buttons` are [label, what it does] pairs, each of which closes it. */
 export function notice(text, { kind = "", buttons = [["Close", () => {}]] } = {}) {
   const box = el("div", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : "status" }, el("p", {}, text));
-  for (const [label, action] of buttons) {
-    box.append(el("button", { type: "button", onclick: () => (box.remove(), action()) }, label));
+  for (const [label, does] of buttons) {
+    box.append(el("button", { type: "button", onclick: () => (box.remove(), does()) }, label));
   }
   document.getElementById("notices").append(box);
   return box;
@@ -34,11 +34,11 @@ export function notice(text, { kind = "", buttons = [["Close", () => {}]] } = {}
 
 /** Returns elements for a model's text: paragraphs, lists, headings and bold words, whatever else as it stands. */
 export function prose(text) {
-  const elements = [];
+  const made = [];
   let list = null;
   let lines = [];
   const close = () => {
-    if (lines.length) elements.push(el("p", {}, ...bold(lines.join("\n"))));
+    if (lines.length) made.push(el("p", {}, ...bold(lines.join("\n"))));
     lines = [];
   };
   for (const line of text.split("\n")) {
@@ -49,7 +49,7 @@ export function prose(text) {
       const kind = item[1] ? "UL" : "OL";
       if (list === null || list.tagName !== kind) {
         list = el(kind.toLowerCase(), item[2] && item[2] !== "1" ? { start: item[2] } : {});
-        elements.push(list);
+        made.push(list);
       }
       list.append(el("li", {}, ...bold(item[3])));
       continue;
@@ -57,12 +57,12 @@ export function prose(text) {
     if (line.trim() === "") close();
     else if (heading) {
       close();
-      elements.push(el("p", { class: "heading" }, ...bold(heading[1])));
+      made.push(el("p", { class: "heading" }, ...bold(heading[1])));
     } else lines.push(line);
     if (line.trim() !== "") list = null;
   }
   close();
-  return elements;
+  return made;
 }
 
 function bold(text) {

@@ -94,9 +94,9 @@ export class Editor {
 
   /** A text that this browser holds and the server has not. */
   takeUpUnsaved() {
-    const unsaved = localStorage.getItem(this.localName);
-    if (unsaved === null) return;
-    const { text, revision } = JSON.parse(unsaved);
+    const kept = localStorage.getItem(this.localName);
+    if (kept === null) return;
+    const { text, revision } = JSON.parse(kept);
     if (text === this.stored) {
       localStorage.removeItem(this.localName);
     } else if (revision === this.revision) {
@@ -130,10 +130,10 @@ export class Editor {
     await ask("POST", `${this.path}/versions`);
     this.revision = other.revision;
     this.stored = other.draft;
-    const ownText = this.text;
+    const mine = this.text;
     await this.saveNow(); // so that mine becomes a version too
     await ask("POST", `${this.path}/versions`);
-    this.box.value = keepMine ? ownText : other.draft;
+    this.box.value = keepMine ? mine : other.draft;
     await this.saveNow();
     this.draw();
   }
@@ -162,9 +162,9 @@ export class Editor {
       box.append(el("p", {}, el("button", { type: "button", onclick: keep }, "Keep the text as it is now")));
       box.append(el("p", { class: "hint" }, "The newest 500 versions are kept."));
       const list = el("ul", { class: "choices" });
-      for (const version of versions.toReversed()) {
-        const description = `${when(version.at)}, ${version.words} words, ${version.saved}`;
-        list.append(el("li", {}, el("span", {}, description), el("button", { type: "button", onclick: () => take(version.number) }, "Take this one")));
+      for (const one of versions.toReversed()) {
+        const says = `${when(one.at)}, ${one.words} words, ${one.saved}`;
+        list.append(el("li", {}, el("span", {}, says), el("button", { type: "button", onclick: () => take(one.number) }, "Take this one")));
       }
       box.append(versions.length ? list : el("p", { class: "hint" }, "There is no version yet."));
     });
@@ -213,11 +213,11 @@ export class Editor {
       this.box.focus();
       this.box.setSelectionRange(start, start + remark.quote.length);
     };
-    const agent = remark.kind === "monitor" ? "Monitor" : "Control";
+    const who = remark.kind === "monitor" ? "Monitor" : "Control";
     const box = el(
       "details",
       { class: `remark ${remark.kind}`, "data-quote": remark.quote, ontoggle: () => this.placeRemarks() },
-      el("summary", {}, el("strong", {}, agent), ` on “${first} …”`),
+      el("summary", {}, el("strong", {}, who), ` on “${first} …”`),
       el("p", {}, remark.text),
       at >= 0
         ? el("button", { type: "button", onclick: show }, "Show the sentence")
@@ -231,7 +231,7 @@ export class Editor {
     const wide = getComputedStyle(this.margin).position === "relative";
     let bottom = 0;
     for (const box of this.margin.children) {
-      const mark = [...this.mirror.children].find((candidate) => candidate.dataset.quote === box.dataset.quote);
+      const mark = [...this.mirror.children].find((one) => one.dataset.quote === box.dataset.quote);
       const top = Math.max(bottom, mark ? mark.offsetTop : bottom);
       box.style.top = wide ? `${top}px` : "";
       bottom = top + box.offsetHeight + 8;

@@ -53,18 +53,18 @@ function wordsOf(cards) {
 }
 
 function generalRemark(remark) {
-  const agent = remark.kind === "monitor" ? "Monitor" : "Control";
-  return el("details", { class: `remark ${remark.kind}` }, el("summary", {}, el("strong", {}, agent), " on your request"), ...prose(remark.text));
+  const who = remark.kind === "monitor" ? "Monitor" : "Control";
+  return el("details", { class: `remark ${remark.kind}` }, el("summary", {}, el("strong", {}, who), " on your request"), ...prose(remark.text));
 }
 
 function aboutOf(turn) {
   const { stage, topic, quality, doubted } = turn.reply;
-  const parts = [
+  const said = [
     `Answered by ${WAYS[turn.condition]}`,
     stage ? STAGES[stage] : "no stage of writing",
     topic ? `topic: ${topic}` : null,
     quality === null ? null : `predicted quality ${quality.toFixed(2)}${doubted ? ", doubted" : ""}`,
     `${turn.calls} calls, ${turn.tokens.toLocaleString()} tokens, ${turn.seconds.toFixed(1)} s`,
   ];
-  return el("p", { class: "hint about" }, parts.filter(Boolean).join(" · "));
+  return el("p", { class: "hint about" }, said.filter(Boolean).join(" · "));
 }

@@ -24,7 +24,7 @@ async function begin() {
 }
 
 async function choose(button, show) {
-  for (const tab of tabs.children) tab.removeAttribute("aria-current");
+  for (const one of tabs.children) one.removeAttribute("aria-current");
   button.setAttribute("aria-current", "page");
   await show().catch(sayWrong);
 }
@@ -36,8 +36,8 @@ function sayModels(models) {
   const where = stays
     ? "Texts stay on this machine."
     : `Texts are kept on this machine, and sent to ${places.join(" and ")} to be answered.`;
-  const modelNames = models.map((model) => (models.length > 1 ? `${model.part}: ${model.name}` : model.name)).join(", ");
-  document.querySelector("header").append(el("p", { class: "where" }, `${modelNames}. ${where}`));
+  const who = models.map((model) => (models.length > 1 ? `${model.part}: ${model.name}` : model.name)).join(", ");
+  document.querySelector("header").append(el("p", { class: "where" }, `${who}. ${where}`));
   if (weak.length) {
     notice(
       `The model ${weak[0].name} is far too small to teach writing: its advice is often wrong. It shows how the page ` +

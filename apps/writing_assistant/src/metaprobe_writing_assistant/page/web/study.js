@@ -92,11 +92,11 @@ async function showPart(step, taking) {
 async function showSurvey(step, taking) {
   const path = `/api/study/${taking.token}`;
   const problem = el("p", { class: "problem", role: "alert" });
-  const countOfMissing = el("p", { class: "hint", role: "status" });
+  const left = el("p", { class: "hint", role: "status" });
   const answers = { ...taking.answers };
   const count = () => {
     const missing = taking.questions.filter((question) => !(question.id in answers)).length;
-    countOfMissing.textContent = missing ? `${missing} questions have no answer yet.` : "Every question is answered.";
+    left.textContent = missing ? `${missing} questions have no answer yet.` : "Every question is answered.";
   };
   const choose = async (id, place) => {
     answers[id] = place;
@@ -106,7 +106,7 @@ async function showSurvey(step, taking) {
       (error) => (problem.textContent = error.message),
     );
   };
-  const handIn = async (event) => {
+  const hand = async (event) => {
     event.preventDefault();
     try {
       await ask("PUT", `${path}/answers`, answers); // those too whose saving failed
@@ -115,11 +115,11 @@ async function showSurvey(step, taking) {
       problem.textContent = error.message;
     }
   };
-  const questionBoxes = taking.questions.map((question, number) => questionOf(question, number, taking, choose));
+  const asked = taking.questions.map((question, number) => questionOf(question, number, taking, choose));
   step.replaceChildren(
     el("h2", {}, "Which assistant?"),
     el("p", {}, "You had Assistant 1 with your first text, Assistant 2 with your second, Assistant 3 with your third."),
-    el("form", { class: "survey", onsubmit: handIn }, ...questionBoxes, countOfMissing, el("button", { type: "submit", class: "send" }, "Hand in"), problem),
+    el("form", { class: "survey", onsubmit: hand }, ...asked, left, el("button", { type: "submit", class: "send" }, "Hand in"), problem),
   );
   count();
 }
@@ -128,9 +128,9 @@ function questionOf(question, number, taking, choose) {
   const box = el("fieldset", {}, el("legend", {}, `${number + 1}. ${question.text}`));
   const places = Array.from({ length: taking.parts }, (_, place) => [place, `Assistant ${place + 1}`]);
   for (const [place, label] of [...places, [null, CANNOT_SAY]]) {
-    const isChosen = question.id in taking.answers && taking.answers[question.id] === place;
+    const given = question.id in taking.answers && taking.answers[question.id] === place;
     const input = el("input", { type: "radio", name: question.id, onchange: () => choose(question.id, place) });
-    input.checked = isChosen;
+    input.checked = given;
     box.append(el("label", {}, input, ` ${label}`));
   }
   return box;

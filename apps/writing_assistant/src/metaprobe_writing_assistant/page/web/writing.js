@@ -54,17 +54,17 @@ export function fillView(session) {
   for (const button of view.querySelectorAll(".panes button")) {
     button.addEventListener("click", () => {
       view.dataset.pane = button.dataset.show;
-      for (const other of view.querySelectorAll(".panes button")) other.setAttribute("aria-pressed", String(other === button));
+      for (const one of view.querySelectorAll(".panes button")) one.setAttribute("aria-pressed", String(one === button));
     });
   }
   const form = view.querySelector(".profile form");
   for (const [name, value] of Object.entries(session.profile)) form.elements[name].value = value ?? "";
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const status = form.querySelector(".kept");
+    const said = form.querySelector(".kept");
     await ask("PUT", `/api/sessions/${session.id}/profile`, Object.fromEntries(new FormData(form))).then(
-      () => (status.textContent = "Kept"),
-      (error) => (status.textContent = error.message),
+      () => (said.textContent = "Kept"),
+      (error) => (said.textContent = error.message),
     );
   });
   return view;
@@ -100,11 +100,11 @@ async function showTexts(main, about) {
     }
     box.append(el("h3", {}, "Or with a task"), tasks, el("h3", {}, "Texts that are there"));
     const list = el("ul", { class: "choices" });
-    for (const session of sessions) {
-      const row = el("li", {}, el("span", {}, `${session.title || "(empty)"}, ${when(session.at)}`));
+    for (const one of sessions) {
+      const row = el("li", {}, el("span", {}, `${one.title || "(empty)"}, ${when(one.at)}`));
       row.append(
-        el("button", { type: "button", onclick: () => take(session.id) }, "Open"),
-        el("button", { type: "button", onclick: () => drop(session.id, row) }, "Delete"),
+        el("button", { type: "button", onclick: () => take(one.id) }, "Open"),
+        el("button", { type: "button", onclick: () => drop(one.id, row) }, "Delete"),
       );
       list.append(row);
     }
