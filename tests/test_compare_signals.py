@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import metaprobe
-from metaprobe.eval.controls import IDENTITY, LENGTH, STATED
+from metaprobe.eval.controls import EASE, IDENTITY, LENGTH, P_TRUE, STATED
 from metaprobe.eval.report.words import brief
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.methods import BLEND, LADDER, MEAN_LOGPROB
 from metaprobe.training.recipes import compare_runs
 
@@ -126,3 +128,57 @@ def test_the_report_is_written_before_a_checkpoint_that_may_fail(tmp_path, monke
             write_lines(tmp_path / "lines.jsonl"), folds=2, out=tmp_path / "out", export=tmp_path / "checkpoint"
         )
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def answer_of(number: int, model: str, task: str, rng: np.random.Generator) -> Run:
+    """An answer with everything that a model may state; the big model is right on every question of the task easy."""
+    right = 1 if (model, task) == ("big-7b", "easy") else int(rng.uniform() < 0.6)
+    call = Call(
+        id=f"{model}-{task}-{number}",
+        stage="answer",
+        model=model,
+        text="true" if right else "false",
+        logprobs=-rng.exponential(1.5 - right, size=4).astype(np.float32),
+        finish_reason="stop",
+    )
+    stated = {
+        "confidence": 0.3 + 0.4 * right + 0.2 * rng.uniform(),
+        "difficulty": rng.uniform(),
+        "p_true": rng.uniform(),
+    }
+    return Run(
+        id=f"run-{call.id}",
+        system="asked",
+        variant="plain",
+        item=Item(
+            id=f"{task}-{number}",
+            question=f"{task} claim {number}",
+            group=f"{task}-{number}",
+            task=task,
+            dimension=f"dimension {number % 2}",
+            level=("easy", "hard")[number % 3 > 0],
+            check="choice",
+            choices=("true", "false"),
+            gold=("true",),
+        ),
+        calls=(call,),
+        statements=tuple(Statement(call.id, kind, value) for kind, value in stated.items()),
+        labels=(Label(call.id, "correct", float(right), "program"),),
+        outcome=float(right),
+    )
+
+
+def test_a_store_of_all_that_is_stated_is_compared_also_with_a_run_without_mistakes(tmp_path) -> None:
+    rng = np.random.default_rng(3)
+    with RunStore(tmp_path / "runs").writer() as writer:
+        for number in range(60):
+            for task in ("easy", "hard"):
+                for model in ("small-1b", "big-7b"):
+                    writer.add(answer_of(number, model, task, rng))
+    comparison = metaprobe.compare(tmp_path / "runs", folds=2, out=tmp_path / "out")
+    assert {STATED, EASE, P_TRUE} <= {method.name for method in comparison.methods}
+    assert comparison.signals.whole.ahead == "explicit"
+    assert brief(comparison).first[0][1].startswith("Explicit: of a right and a wrong answer of one run, stated")
+    assert {part.name: part.n for part in comparison.signals.parts if part.by == "task"} == {"easy": 120, "hard": 120}
+    assert {row.model for row in comparison.by_model} == {"small-1b", "big-7b"}
+    assert comparison.difficulty is not None
