@@ -259,7 +259,10 @@ class Draft:
         return {head: clause for head, clause in clauses.items() if clause}
 
     def after_chance(self, head: str) -> str:
-        """Returns what the clause about chance adds for this head: which other heads are better than chance."""
+        """Returns the advice that follows the clause about chance for this head.
+
+        For a gate it says whether earlier or later looks are better, for a kept answer which figure to read.
+        """
         if self.kind == "panel" and head.startswith("kept_"):
             size = head.removeprefix("kept_")
             return f"this is about telling right kept answers from wrong ones; accuracy_{size} says how many are right"

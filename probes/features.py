@@ -323,7 +323,11 @@ MAX_TOKENS_OF_KEPT, MAX_KEPT_READERS = 1024, 8
 
 @lru_cache(maxsize=512)
 def _plan_and_idle_readers(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[FeatureFunction]]]:
-    """Returns the windows' plan, None where the response is too short for any window, and idle readers by type."""
+    """Returns the windows' plan, None where the response is too short for any window, and prepared readers by dtype.
+
+    A caller takes a reader out of the queue of its dtype character (`f`, `d`) and puts it back. Results are cached by
+    schema and length, so that callers share the queues.
+    """
     windows = schema(name).windows
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]

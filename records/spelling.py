@@ -26,7 +26,7 @@ MOST_MARKS = 30
 _WORD_CHARACTER = re.compile(r"\w")
 _MAY_BE_MARKS = re.compile(rf"[^\w\x00-\x7f]{{{MOST_MARKS + 1}}}")
 _SPLIT_INTO_MARKS = "\u0f73\u0f75\u0f81"
-"""Letters without a combining class that consist of marks alone."""
+"""Tibetan vowel signs whose own combining class is 0, and which normalisation splits into combining marks."""
 
 
 def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:

@@ -83,7 +83,7 @@ class SampledQuestion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementPairs:
-    """Ordered pairs (m) of answers to one question. Each pair is a row about its first answer."""
+    """Ordered pairs (m,) of answers, both to the same question. Each pair is a row about its first answer."""
 
     call_ids: tuple[str, ...]
     """Id (m,) of the answer of each row."""
@@ -94,7 +94,9 @@ class AgreementPairs:
     cut: int
     """Number of answers left out because they did not end by themselves."""
     alone: int
-    """Number of answers left out because no other answer to their question ended by itself."""
+    """Number of answers left out because no other answer of the same model, stage and agent to the same messages ended
+    by itself.
+    """
     reading: str
     """Rule by which two answers are the same, in words."""
 

@@ -611,7 +611,10 @@ class JoinedFit:
         return scores
 
     def of(self, members: int) -> tuple[Floats, float]:
-        """Returns weights (k,) and shift of a set of parts, the sum of 2^i over its parts i; others weigh 0."""
+        """Returns weights (k,) and intercept that join a set of parts. Parts outside the set have weight 0.
+
+        `members`: the set as bits, bit i for part i.
+        """
         if members not in self._weights_of_set:
             members_listed = [i for i in range(len(self.parts)) if members >> i & 1]
             rows = self.rows[np.isfinite(self.unseen[members_listed][:, self.rows]).all(axis=0)]

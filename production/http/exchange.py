@@ -729,8 +729,9 @@ class UpstreamExchange(Exchange, Response):
             self.lease.close()
 
     def excuse(self, error: Exception) -> str:
-        """Returns a reason if the error is a closed connection, which an addition to the request may have caused; empty
-        for other errors.
+        """Returns how the upstream failed if a field that was added to the request may be the cause; empty otherwise.
+
+        The request is then sent again without the added fields.
         """
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT_CODE else ""
 

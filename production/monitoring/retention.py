@@ -106,7 +106,8 @@ def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float 
 def _implausible(run: Execute, before: float, now: float) -> str:
     """Returns why only a person should delete the answers from before that time; empty if the deletion is plausible.
 
-    A clock that seems to have jumped is recorded, so that answers logged by it later do not make it look right.
+    If the clock seems to have jumped, the time of the newest answer is stored as the last known clock. Answers that are
+    logged by the wrong clock later therefore do not hide the jump.
 
     Args:
         run: runs a statement.

@@ -71,9 +71,10 @@ class Surety:
         return np.where(left, worth - cost, NEVER)
 
     def following(self, rate: Floats, cost: Floats, left: Mask, odds: Floats, answered: Mask) -> Floats:
-        """Returns what asking each agent after some answers is worth, (b, A): the gain of P(right) less the cost.
+        """Returns what asking one agent more is worth where answers came, (b, A); `NEVER` for an agent not `left`.
 
-        `odds` (b, A): log-odds of the answers that came, where `answered` (b, A).
+        The worth is the P(right) that the agent's answer is expected to have, less its `cost`, less `slack`, less the
+        P(right) of the best answer so far. `odds` (b, A): log-odds of the answers that came, where `answered` (b, A).
         """
         centre = self.centred(rate)
         odds = np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS)

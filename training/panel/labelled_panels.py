@@ -2,9 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -475,11 +474,9 @@ def _arrays(
     same: str,
     fingerprint: str,
     *,
-    classes: Callable[[Sequence[Hashable | None]], list[int]] | None = None,
     generator: Generator | None = None,
     note: str = "",
 ) -> Panels:
-    classes = classes or partial(classes_by, same)
     K = max(len(row.answers) for row in rows)
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
@@ -493,7 +490,7 @@ def _arrays(
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
-        form[i, :k] = classes([answer.form for answer in row.answers])
+        form[i, :k] = classes_by(same, [answer.form for answer in row.answers])
         literal[i, :k] = classes_by(EXACT, [answer.literal for answer in row.answers])
         agent[i, :k] = [agents.index(answer.agent) for answer in row.answers]
         score[i, :k] = [answer.score for answer in row.answers]  # None is NaN

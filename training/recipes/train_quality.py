@@ -324,7 +324,7 @@ def load_heads(
         agent: only calls of this agent.
         source: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); by default the last
             label of each call.
-        decisions: whether the features are numbers of decision models (`read_decisions`).
+        decisions: whether the features are numbers of decision models (`read_decisions_alike`).
         same: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
 
     Raises `RecordError` if a head has no labels, if a label is not on its scale, and if too few groups have another
