@@ -76,8 +76,10 @@ class SuccessEstimate:
     interval: tuple[float, float] | None
     """Interval for the mean success over requests with the same text and dimension, as far as its surface tells it.
 
-    It is 95 % of the posterior of rates, dimensions and text, and also allows for words without labels. It does not
-    hold what no label shows: effects of single rare words, or of kinds of requests that read alike.
+    It is 95 % of the posterior of rates, dimensions and text, and also allows for words without labels. Where these
+    explain planted truths, it held 94 in 100 with 200 labels (82 where effects are strong), and 99 with 1,000. Where
+    each word has an effect of its own it held 83 and 65, where effects are steps 79 and 81. It does not hold effects
+    of what no text shows.
     """
     coverage: int
     """Number of this candidate's labelled questions that are near the request. Near is within `radius` in the reader's
