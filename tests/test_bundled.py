@@ -152,8 +152,8 @@ def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None
 
 
 @pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
-@pytest.mark.parametrize("name", ["smollm2-135m-confidence", "smollm2-135m-difficulty"])
-def test_a_probe_of_the_embedded_model_reads_states_of_a_checked_source_alone(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in bundled_names() if name.endswith(("-confidence", "-difficulty"))])
+def test_a_bundled_probe_reads_states_of_a_checked_source_alone(name: str) -> None:
     probe = metaprobe.load(f"bundled:{name}")
     golden, generator = probe.guard.golden, probe.checkpoint.manifest.generator
     assert (golden.model, golden.revision) == (generator.model, generator.revision)
