@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,15 @@ from metaprobe.eval.metrics.ranked import (
     error_fall,
     prediction_rejection_ratio,
 )
-from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult, SignalComparison, SignalResult
+from metaprobe.eval.results import (
+    CONTROL_FAMILIES,
+    Family,
+    MethodResult,
+    ModelResult,
+    PartKind,
+    SignalComparison,
+    SignalResult,
+)
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -302,7 +310,7 @@ def explicit_and_implicit(
     fold: NDArray[np.int64] | None = None,
     seed: int = 0,
 ) -> SignalComparison:
-    """Returns the comparison of a stated number with a learned method, on all answers, by task and by model.
+    """Returns the comparison of a stated number with a learned method, on all answers, by task, by model and by both.
 
     Args:
         table: the n answers.
@@ -316,7 +324,7 @@ def explicit_and_implicit(
     weights, runs = cluster_weights(list(table.groups), RESAMPLES, seed), run_of_answers(table)
     left_out: list[str] = []
 
-    def result(by: Literal["all", "task", "model"], name: str, rows: NDArray[np.bool_]) -> tuple[SignalResult, float]:
+    def result(by: PartKind, name: str, rows: NDArray[np.bool_]) -> tuple[SignalResult, float]:
         y, drawn = table.y[rows], weights[:, rows]
         metric = auroc_within(None if fold is None else fold[rows], runs[rows])
         values = {each: metric_values(metric, y, ranking[each][rows], drawn) for each in names if each}
@@ -337,10 +345,10 @@ def explicit_and_implicit(
         return found, over_explicit.p
 
     parts = [result("all", "all answers", np.ones(len(table), dtype=bool))[0]]
-    columns: tuple[tuple[Literal["task", "model"], NDArray[np.str_]], ...] = (
-        ("task", table.tasks),
-        ("model", table.models),
-    )
+    columns: list[tuple[PartKind, NDArray[np.str_]]] = [("task", table.tasks), ("model", table.models)]
+    if all(len(np.unique(column)) > 1 for _, column in columns):
+        both = np.array([f"{model} on {task}" for task, model in zip(table.tasks, table.models, strict=True)])
+        columns.append(("task and model", both))
     for by, column in columns:
         part_names = np.unique(column).tolist()
         found = []

@@ -321,16 +321,20 @@ class ModelResult:
     """AUROC minus that of stated confidence, paired; None if none was stated."""
 
 
+PartKind = Literal["all", "task", "model", "task and model"]
+"""Kind of a part of the answers on which explicit and implicit signals are compared."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalResult:
-    """Explicit against implicit on one part of the answers: on all, on one task or on one model.
+    """Explicit against implicit on one part of the answers: on all, on one task, on one model or on one of both.
 
     Every AUROC is over pairs of answers of one run if the part holds several runs.
     """
 
-    by: Literal["all", "task", "model"]
+    by: PartKind
     name: str
-    """Name of the task or model; `all answers` for the whole."""
+    """Name of the task or model, or both; `all answers` for the whole."""
     n: int
     accuracy: float
     explicit: Interval
@@ -340,7 +344,7 @@ class SignalResult:
     difference: Interval
     """`implicit` minus `explicit`, paired."""
     p_holm: float
-    """P-value of no difference, after Holm's correction over the tasks, or over the models."""
+    """P-value of no difference, after Holm's correction over the parts of this kind."""
     joined: Interval | None = None
     """AUROC of both joined; None without a method that joins them."""
     joined_gain: Interval | None = None
@@ -364,7 +368,7 @@ class SignalComparison:
     joined: str
     """The method that joins both; empty if none does."""
     parts: tuple[SignalResult, ...]
-    """All answers, then each task and each model if there are several."""
+    """All answers, then each task and each model if there are several, and each model on each task if both are."""
     left_out: tuple[str, ...] = ()
     """Tasks and models without right or without wrong answers."""
     runs: int = 1

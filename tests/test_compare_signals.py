@@ -75,11 +75,17 @@ def test_a_base_rate_that_one_side_knows_is_no_lead_of_that_side(compared) -> No
 def test_a_reversal_between_tasks_is_found_and_named(compared) -> None:
     comparison, folder = compared
     ahead = {part.name: part.ahead for part in comparison.signals.parts}
+    crossed = {name: ahead.pop(name) for name in [*ahead] if " on " in name}
     assert ahead == {"all answers": "", "easy": "explicit", "hard": "implicit", "big-7b": "", "small-1b": ""}
+    assert crossed["big-7b on easy"] == crossed["small-1b on easy"] == "explicit"
+    assert crossed["big-7b on hard"] == crossed["small-1b on hard"] == "implicit"
     said = brief(comparison).first[0][1]
     assert "It turns round by task: implicit ahead on hard; explicit ahead on easy." in said
     with (folder / "tables" / "signals.csv").open(newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == list(ahead)
+    assert "by task and model" not in said, "what the tasks say is not said again"
+    with (folder / "tables" / "signals-crossed.csv").open(newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == list(crossed)
     with (folder / "items.csv").open(newline="") as file:
         assert {row["task"] for row in csv.DictReader(file)} == set(BASE_RATES)
 

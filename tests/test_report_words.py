@@ -119,6 +119,19 @@ def test_the_first_sentence_says_whether_explicit_or_implicit_tells_more(compari
     assert "behind by" not in whole
 
 
+def test_a_reversal_that_tasks_and_models_hide_is_named_by_both(comparison):
+    shown = with_signals(comparison, BETTER, BETTER, BETTER)
+    whole = shown.signals.whole
+    crossed = [
+        replace(whole, by="task and model", name=name, difference=Interval(*each[:3], 400, 97), p_holm=each[3])
+        for name, each in {"a on sums": BETTER, "b on sums": WORSE, "a on claims": FALLEN}.items()
+    ]
+    shown = replace(shown, signals=replace(shown.signals, parts=(*shown.signals.parts, *crossed)))
+    told = brief(shown).explicit_or_implicit
+    assert "By task: implicit ahead on sums, claims." in told
+    assert "It turns round by task and model: implicit ahead for a on sums; explicit ahead for b on sums;" in told
+
+
 def test_signals_that_complement_each_other_are_said_to_and_advised_together(comparison):
     tells = Interval(0.62, 0.55, 0.68, 400, 97)
     methods = tuple(replace(m, auroc=tells) if m.family == "explicit" else m for m in comparison.methods)

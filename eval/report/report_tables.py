@@ -326,9 +326,11 @@ def by_model(comparison: Comparison) -> Table:
     )
 
 
-def signals_table(signals: SignalComparison) -> Table:
-    """Returns the table of explicit against implicit: all answers, each task, each model."""
-    kinds = {"all": "all answers", "task": "task", "model": "model"}
+def signals_table(signals: SignalComparison, *, crossed: bool = False) -> Table:
+    """Returns the table of explicit against implicit: all answers, each task, each model.
+
+    `crossed`: the rows are each model on each task instead.
+    """
     pairs = "pairs of a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")
     left_out = f" Left out, because all right or all wrong: {', '.join(signals.left_out)}." if signals.left_out else ""
 
@@ -336,14 +338,14 @@ def signals_table(signals: SignalComparison) -> Table:
         return replace(gap_cell(part.difference), mark=f"{part.ahead} ahead" if part.ahead else "unclear")
 
     return Table.made(
-        "signals",
+        "signals-crossed" if crossed else "signals",
         f"Explicit ({signals.explicit}) against implicit ({signals.implicit}): AUROC over {pairs}. Ahead: the interval "
-        "of implicit minus explicit leaves out 0, also after correction for the number of tasks or models (Holm)."
+        "of implicit minus explicit leaves out 0, also after correction for the number of tasks, models or both (Holm)."
         + (f" Joined: the {signals.joined}, and its gain over the better of the two." if signals.joined else "")
         + left_out,
-        signals.parts,
+        [part for part in signals.parts if (part.by == "task and model") == crossed],
         Column("name", "Answers", "text"),
-        Column("by", "Of a", "text", cell=lambda part: text_cell(kinds[part.by])),
+        Column("by", "Of a", "text", cell=lambda part: text_cell("all answers" if part.by == "all" else part.by)),
         number_column("n", "Number", count_cell),
         number_column("accuracy", "Right", share_cell),
         interval_column("explicit", "Explicit", "higher"),

@@ -208,12 +208,21 @@ def _explicit_or_implicit(comparison: Comparison) -> str:
             else f"That they complement each other is not shown: {joined}, {gain}."
         )
     sentences += filter(None, (_by_part(signals, by) for by in ("task", "model")))
+    if _turns_round(signals, "task and model") and not (
+        _turns_round(signals, "task") or _turns_round(signals, "model")
+    ):
+        sentences.append(_by_part(signals, "task and model"))
     if signals.runs > 1:
         sentences.append(
             f"There are {signals.runs} runs (model, task, way of asking): over answers of different runs, a method "
             "that knows each run's base rate would gain by that alone."
         )
     return " ".join(sentences)
+
+
+def _turns_round(signals: SignalComparison, by: str) -> bool:
+    """Returns whether each of the two is ahead on some part of this kind."""
+    return {*SIDES} <= {part.ahead for part in signals.parts if part.by == by}
 
 
 def _by_part(signals: SignalComparison, by: str) -> str:
@@ -224,14 +233,14 @@ def _by_part(signals: SignalComparison, by: str) -> str:
 
     def named(side: str) -> str:
         names = [part.name for part in parts if part.ahead == side]
-        return ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} {by}s"
+        return ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} of {len(parts)}"
 
     if not any(part.ahead for part in parts):
         return f"On no {by} is either shown to be ahead."
-    clauses = [f"{side} ahead on {named(side)}" for side in SIDES if named(side)]
-    clauses += [f"neither shown on {named('')}"] if named("") else []
-    turned = all(any(part.ahead == side for part in parts) for side in SIDES)
-    return f"{'It turns round by' if turned else 'By'} {by}: {'; '.join(clauses)}."
+    on = "for" if by == "task and model" else "on"
+    clauses = [f"{side} ahead {on} {named(side)}" for side in SIDES if named(side)]
+    clauses += [f"neither shown {on} {named('')}"] if named("") else []
+    return f"{'It turns round by' if _turns_round(signals, by) else 'By'} {by}: {'; '.join(clauses)}."
 
 
 def _signal_sentences(comparison: Comparison, learned: MethodResult | None) -> str:

@@ -163,6 +163,9 @@ def _glance(comparison: Comparison) -> Section:
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
     measured = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
     summary = brief(comparison)
+    more = [("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else []
+    if comparison.signals:
+        more.insert(0, ("Each model on each task", tables.signals_table(comparison.signals, crossed=True)))
     parts = ("found", "What was found", summary.found), ("sure", "How sure this is", summary.sure)
     return Section(
         ident="glance",
@@ -177,7 +180,7 @@ def _glance(comparison: Comparison) -> Section:
             *([figures.forest(measured)] if measured else []),
         ),
         parts=[part for part in parts if part[2]],
-        more=[("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else (),
+        more=[(title, table) for title, table in more if table.rows],
     )
 
 
