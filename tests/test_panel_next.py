@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import MadeOnce
 from panel_worlds import completion
 from routed_worlds import outcomes, planted_strengths
 
@@ -65,10 +66,15 @@ def specialists(n: int = 200, **changes: Any) -> list[QuestionOutcomes]:
     return made
 
 
+def panel_of_specialists(made_once: MadeOnce) -> Panel:
+    """The panel that is trained on the specialists, once a run."""
+    data = panels_of_outcomes(specialists())
+    return Panel.load(made_once("specialists", lambda out: train_panel(data, PanelOptions(out=out))))
+
+
 @pytest.fixture(scope="module")
-def special(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    options = PanelOptions(out=tmp_path_factory.mktemp("special") / "c")
-    return Panel(train_panel(panels_of_outcomes(specialists()), options))
+def special(made_once: MadeOnce) -> Panel:
+    return panel_of_specialists(made_once)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from made_once import MadeOnce
 from panel_worlds import biased_vote, topics, trained
 from scripted import ScriptedLLM, run_once
-from test_panel_next import specialists
+from test_panel_next import panel_of_specialists
 
 from metaprobe.llms.base import Request
 from metaprobe.papers.collecting.collect import run_id
@@ -21,9 +21,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.panel.planner import FIRST_TO, FIXED, Setting
-from metaprobe.training.panel.labelled_panels import panels_of_outcomes
-from metaprobe.training.recipes.panel import train_panel
-from metaprobe.training.training_options import PanelOptions
 
 ITEM = Item(id="i", question="What is 5 + 7?", gold=("12",), check="number", group="g")
 USC, METACOG = SYSTEMS["universal-self-consistency"], SYSTEMS["metacogagent"]
@@ -40,9 +37,8 @@ def team(made_once: MadeOnce) -> Panel:
 
 
 @pytest.fixture(scope="module")
-def special(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    options = PanelOptions(out=tmp_path_factory.mktemp("special") / "c")
-    return Panel(train_panel(panels_of_outcomes(specialists()), options))
+def special(made_once: MadeOnce) -> Panel:
+    return panel_of_specialists(made_once)
 
 
 class Sure(ScriptedLLM):
