@@ -54,7 +54,7 @@ async def ask_and_rate(session: Session) -> Run:
 
 
 def answer_in(item: Item, call: Call, variant: str) -> str:
-    """Returns the answer in a call's text, by the rules of `self-report` for the prompt that asks for an answer alone."""
+    """Returns the answer in a call's text, by the rules of `self-report` for its prompt without statements."""
     return extract_answer(item, call, "direct")
 
 
