@@ -107,7 +107,9 @@ def surface_span(rows: SurfaceRows, *, form_scale: float, seed: int) -> SurfaceS
     )
     spanning = np.sort(np.random.default_rng(seed).permutation(n)[:SPANNING_QUESTIONS])
     words, others = _columns(empty, rows[spanning])
-    variance, mixes = np.linalg.eigh((words @ words.T).toarray() + others @ others.T)
+    products = (words @ words.T).toarray() + others @ others.T
+    first, last = max(0, len(products) - SURFACE_COMPONENTS), len(products) - 1  # eigenvalues rise
+    variance, mixes = require("scipy.linalg", "fit").eigh(products, subset_by_index=(first, last))
     count = max(1, min(SURFACE_COMPONENTS, int((variance > 1e-9 * variance[-1]).sum())))
     strongest = mixes[:, ::-1][:, :count] / np.sqrt(np.maximum(variance[::-1][:count], 1e-12))
     directions = np.vstack([words.T @ strongest, others.T @ strongest])
