@@ -419,7 +419,7 @@ def test_an_evaluation_spends_its_budget_and_names_the_decisions(team: Panel, da
 def test_a_router_of_planted_strengths_is_not_shown_behind_the_cascade_and_spends_what_its_card_says(
     questions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As it ships: with the fewer thresholds of the quick tests no cascade spends as much as the panel.
+    # The thresholds that ship: with the fewer ones of the quick tests no cascade spends as much as the panel.
     monkeypatch.setattr(fitted_asks, "CUTS", 64)
     monkeypatch.setattr(fitted_asks, "ASK_TREES", {**fitted_asks.ASK_TREES, "rounds": 150})
     panel = Panel(train_router(planted_strengths(questions, seed=0), RouterOptions(out=tmp_path / "c")))
