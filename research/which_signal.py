@@ -217,7 +217,8 @@ def gain(draws: dict[str, Any]) -> list[str]:
         f"flagging {cost} of the right answers** (mean, and 95% of {draws['draws']} draws; at random: "
         f"{draws['flagged']:.0%} of each). Of kept answers {draws['right_among_kept']:.0%} are right, of all "
         f"{draws['right']:.0%}. The order is a free number, `{USUAL_FREE}` (sum over root of length); labels set "
-        f"threshold and P(right). The mean log-probability finds {usual_found}, costs {usual_cost}. One draw:",
+        f"threshold and P(right). The mean log-probability finds {usual_found}, costs {usual_cost}. Quickstart prints "
+        f"one draw:",
         "",
     ]
 
