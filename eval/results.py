@@ -366,7 +366,7 @@ class SignalComparison:
     implicit: str
     """The learned method without stated numbers that most folds chose."""
     joined: str
-    """The method that joins both; empty if none does."""
+    """The method that joins these two and nothing else; empty if none does."""
     parts: tuple[SignalResult, ...]
     """All answers, then each task and each model if there are several, and each model on each task if both are."""
     left_out: tuple[str, ...] = ()

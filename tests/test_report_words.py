@@ -140,7 +140,9 @@ def test_signals_that_complement_each_other_are_said_to_and_advised_together(com
     assert "They complement each other: joined" in told.explicit_or_implicit
     assert "Ask the model for its own confidence too: joined, the two tell more than either." in told.do
     apart = replace(comparison.signals, parts=tuple(replace(p, joined=None) for p in comparison.signals.parts))
-    assert "left verbalised confidence out" in brief(replace(comparison, signals=apart)).explicit_or_implicit
+    alone = brief(replace(comparison, signals=apart))
+    assert "whether they complement each other is not shown" in alone.explicit_or_implicit
+    assert not any("tell more than either" in line for line in alone.do)
 
 
 def test_scores_that_tell_nothing_are_not_advised(comparison):

@@ -123,7 +123,8 @@ def design_effect(groups: Sequence[str], weighted_error: Floats) -> Floats:
     group = np.unique(np.asarray(groups), return_inverse=True)[1]
     together = np.zeros((int(group.max()) + 1, weighted_error.shape[1]))
     np.add.at(together, group, weighted_error)
-    return np.asarray(np.maximum(np.square(together).sum(axis=0) / np.square(weighted_error).sum(axis=0), 1.0))
+    alone = np.maximum(np.square(weighted_error).sum(axis=0), np.finfo(np.float64).tiny)  # 0 where nothing is wrong
+    return np.asarray(np.maximum(np.square(together).sum(axis=0) / alone, 1.0))
 
 
 def _laplace(X: Floats, y: Floats, weight: Floats, precision: Floats, start: Floats) -> tuple[Floats, Floats, float]:

@@ -198,7 +198,7 @@ def _explicit_or_implicit(comparison: Comparison) -> str:
         "guessing: 50)."
     ]
     if whole.joined is None or whole.joined_gain is None:
-        sentences.append(f"No method here joins the two with a gain: the blend left {signals.explicit} out.")
+        sentences.append("No method here joins these two alone, so whether they complement each other is not shown.")
     else:
         joined = f"joined ({signals.joined}) {number(100 * whole.joined.estimate, 0)} times"
         gain = f"{format_interval(whole.joined_gain, signed=True)} AUROC over the better of the two"

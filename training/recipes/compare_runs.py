@@ -89,6 +89,7 @@ from metaprobe.training.methods import (
     GivenScore,
     HiddenProbeMethod,
     LogprobLadder,
+    TermsPart,
 )
 from metaprobe.training.recipes.train_blend import write_blend
 from metaprobe.training.recipes.train_hidden import write_hidden
@@ -323,10 +324,13 @@ def signals_of(table: AnswerTable, fits: CrossFit, *, seed: int = 0) -> SignalCo
     chosen = Counter(fits.best_implicit).most_common(1)
     if not explicit or not chosen:
         return None
-    # The blend joins both only where a fold found that the stated number pays.
-    stated_parts = (CONFIDENCE.name, TRUE.name)
-    took_stated = any(part.name in stated_parts for fold in fits.joined.get(BLEND, ()) for part in fold.methods)
-    trio = explicit, chosen[0][0], BLEND if took_stated else ""
+    # The blend shows what the stated number adds only if it joins that number and the log-probabilities, nothing else:
+    # with states or a second stated number, its gain may be theirs.
+    part_of_explicit = {STATED: CONFIDENCE.name, P_TRUE: TRUE.name}.get(explicit, "")
+    joined_parts = {part.name for fold in fits.joined.get(BLEND, ()) for part in fold.methods}
+    implicit = chosen[0][0]
+    joins_the_two = implicit == LADDER and joined_parts == {TermsPart().name, part_of_explicit}
+    trio = explicit, implicit, BLEND if joins_the_two else ""
     return explicit_and_implicit(table, fits.methods, trio, fold=fits.fold, seed=seed)
 
 
