@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_completions import answer_choice, chat_completion, chunk_of, piece, server_sent
 from made_once import MadeOnce
 from panel_worlds import completion, topics, trained
 from served import answering, respond, running
@@ -98,10 +99,9 @@ class Streams(Speaks):
             kind = b"text/plain" if self.fault == "is not called one" else SSE
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
             for chunk in self.chunks():
-                data = b"data: " + json.dumps(chunk).encode() + b"\n\n"
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": server_sent(chunk), "more_body": True})
             stays = self.fault == "stays open"
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": stays})
+            await send({"type": "http.response.body", "body": server_sent("[DONE]"), "more_body": stays})
             while stays and (await receive())["type"] != "http.disconnect":
                 pass
 
@@ -110,25 +110,23 @@ class Streams(Speaks):
         error = {"error": {"message": "overloaded", "code": 500}}
         if self.fault == "errs":
             return [error]
-        around = {name: value for name, value in self.answer.items() if name not in ("choices", "usage")}
-        around["object"] = "chat.completion.chunk"
         [choice] = self.answer["choices"]
         message = dict(choice["message"])
         text, calls = message.pop("content") or "", message.pop("tool_calls", [])
         entries = (choice.get("logprobs") or {}).get("content") or []
         deltas = [message, *({"content": sign} for sign in text)]
-        for place, call in enumerate(calls):
+        for number, call in enumerate(calls):
             function = {"name": call["function"]["name"], "arguments": ""}
-            deltas.append({"tool_calls": [{"index": place, **call, "function": function}]})
+            deltas.append({"tool_calls": [{"index": number, **call, "function": function}]})
             signs = call["function"]["arguments"]
-            deltas += [{"tool_calls": [{"index": place, "function": {"arguments": sign}}]} for sign in signs]
-        parts: list[dict[str, Any]] = [{"delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
-        for part, entry in zip(parts[1:], entries, strict=False):
-            part["logprobs"] = {"content": [entry]}
+            deltas += [{"tool_calls": [{"index": number, "function": {"arguments": sign}}]} for sign in signs]
+        pieces = [piece(delta) for delta in deltas]
+        for brought, entry in zip(pieces[1:], entries, strict=False):
+            brought["logprobs"] = {"content": [entry]}
         if self.fault != "ends early":
-            parts.append({"delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
-        chunks = [{**around, "choices": [{"index": 0, **part}]} for part in parts]
-        usage = {**around, "choices": [], "usage": self.answer.get("usage")}
+            pieces.append(piece({}, end=choice["finish_reason"]))
+        chunks = [chunk_of(self.answer, brought) for brought in pieces]
+        usage = {**chunk_of(self.answer), "usage": self.answer.get("usage")}
         return [*chunks, error if self.fault == "errs at the end" else usage]
 
 
@@ -162,12 +160,12 @@ class Drips:
 def calling(*calls: tuple[str, str], model: str = "m") -> dict[str, Any]:
     """A completion that calls tools: the name and arguments of each. Its ids are call_0, call_1, ..."""
     made = [
-        {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for place, (name, arguments) in enumerate(calls)
+        {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(calls)
     ]
     message = {"role": "assistant", "content": None, "tool_calls": made}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
-    return {"id": "c", "object": "chat.completion", "created": 1, "model": model, "choices": [choice]}
+    choice = answer_choice([], logprobs=False, message=message, finish_reason="tool_calls")
+    return chat_completion(choice, model=model, prompt_tokens=None)
 
 
 class World(ExitStack):

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from chat_completions import answer_choice, chat_completion, token_entry
 from local_server import Asked, Reply, serving
 
 
@@ -15,16 +16,8 @@ def answer(body: dict[str, Any]) -> dict[str, Any]:
     """Two to nine words with log-probabilities, drawn from what was asked and with which seed."""
     digest = hashlib.sha256(json.dumps([body["messages"], body.get("seed")]).encode()).digest()
     words = [f" {byte}" for byte in digest[1 : 3 + digest[0] % 8]]
-    content = [
-        {"token": word, "logprob": -byte / 256, "top_logprobs": []}
-        for word, byte in zip(words, digest[8:], strict=False)
-    ]
-    message = {"role": "assistant", "content": "".join(words)}
-    choice = {"index": 0, "message": message, "logprobs": {"content": content}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 5, "completion_tokens": len(words), "total_tokens": 5 + len(words)}
-    return {"id": digest.hex()[:12], "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]} | {
-        "usage": usage
-    }
+    entries = [token_entry(word, -byte / 256) for word, byte in zip(words, digest[8:], strict=False)]
+    return chat_completion(answer_choice(entries), id=digest.hex()[:12])
 
 
 def reply(asked: Asked) -> Reply:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chat_completions import answer_choice, chat_completion, chunks_of, token_entry
 from conftest import made_up
 from panel_worlds import biased_vote, completion
 from random_model import word_tokenizer
@@ -42,16 +43,11 @@ Names = dict[str, Any]
 
 def client(name: str = "m") -> SimpleNamespace:
     """Answers as the openai client would, whole or in chunks, with the log-probabilities of a doubtful answer."""
-    content = [{"token": f" {i}", "logprob": -0.4 * i} for i in range(8)]
+    whole = chat_completion(answer_choice([token_entry(f" {i}", -0.4 * i) for i in range(8)]), model=name)
 
     def create(*, stream: bool = False, logprobs: bool, **_: Any) -> Any:
         assert logprobs
-        if stream:
-            parts = [{"index": 0, "delta": {"content": t["token"]}, "logprobs": {"content": [t]}} for t in content]
-            return iter([{"model": name, "choices": [part]} for part in parts])
-        message = {"role": "assistant", "content": "".join(str(t["token"]) for t in content)}
-        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
-        return {"model": name, "choices": [choice]}
+        return chunks_of(whole) if stream else whole
 
     return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
@@ -234,10 +230,8 @@ def loop(folder: Path) -> Names:
             [0.4 * i for i in range(8)] if agent in ("drafter", "small-model") else [0.1 - 0.001 * i for i in range(8)]
         )
         words = [*[""] * 7, f"said by {agent}"]
-        content = [{"token": word, "logprob": -step} for word, step in zip(words, steps, strict=True)]
-        message = {"role": "assistant", "content": words[-1]}
-        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
-        return {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 8}}
+        entries = [token_entry(word, -step) for word, step in zip(words, steps, strict=True)]
+        return chat_completion(answer_choice(entries), prompt_tokens=20)
 
     def create(*, model: str, messages: object, **_: object) -> SimpleNamespace:
         """Returns an object, as the openai client does."""

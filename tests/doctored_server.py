@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from chat_completions import answer_choice, chat_completion, chunks_of, server_sent
 from local_server import JSON, Asked, Reply, serving
 
 Body = dict[str, Any]
@@ -21,12 +22,10 @@ SAID = {
 OTHERS = ["A", " b", " c", " d", " e"]
 
 
-def sound(path: str, body: Body) -> Body:
+def sound(body: Body) -> Body:
     """The answer of an engine that keeps to the API and gives raw log-probabilities."""
     choices = [_chat_choice(body, i) for i in range(body.get("n", 1))]
-    counted = sum(len(choice["logprobs"]["content"]) for choice in choices if choice["logprobs"])
-    usage = {"prompt_tokens": 9, "completion_tokens": counted, "total_tokens": 9 + counted}
-    return {"id": "x", "object": "chat.completion", "model": "m", "choices": choices, "usage": usage}
+    return chat_completion(*choices, prompt_tokens=9)
 
 
 def drawn(asked: str, temperature: float, most: int, number: int = 0) -> list[Body]:
@@ -41,10 +40,6 @@ def drawn(asked: str, temperature: float, most: int, number: int = 0) -> list[Bo
     return found
 
 
-def joined(entries: list[Body]) -> str:
-    return "".join(entry["token"] for entry in entries)
-
-
 def _chat_choice(body: Body, number: int) -> Body:
     if body.get("tools"):
         call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -53,28 +48,13 @@ def _chat_choice(body: Body, number: int) -> Body:
     asked = body["messages"][-1]["content"]
     entries = drawn(asked, body.get("temperature", 1.0), body.get("max_tokens", 99), number)
     whole = len(entries) == len(drawn(asked, 0.0, 99))
-    return {
-        "index": number,
-        "message": {"role": "assistant", "content": joined(entries)},
-        "logprobs": {"content": entries} if body.get("logprobs") else None,
-        "finish_reason": "stop" if whole else "length",
-    }
+    logprobs = bool(body.get("logprobs"))
+    return answer_choice(entries, logprobs=logprobs, index=number, finish_reason="stop" if whole else "length")
 
 
-def chunks(answer: Body, per_chunk: int = 1) -> list[Any]:
+def stream(answer: Body, per_chunk: int = 1) -> list[Any]:
     """The sound stream of an answer: chunks of so many tokens, the end, the usage, [DONE]."""
-    [choice] = answer["choices"]
-    entries = (choice["logprobs"] or {}).get("content") or []
-    known = {key: answer[key] for key in ("id", "model")}
-    parts = []
-    for i in range(0, len(entries), per_chunk):
-        some = entries[i : i + per_chunk]
-        parts.append({"delta": {"content": joined(some)}, "logprobs": {"content": some}, "finish_reason": None})
-    if not entries:
-        parts.append({"delta": {"content": choice["message"]["content"]}, "finish_reason": None})
-    parts.append({"delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
-    sent: list[Any] = [known | {"choices": [{"index": 0, **part}]} for part in parts]
-    return [*sent, known | {"choices": [], "usage": answer["usage"]}, "[DONE]"]
+    return [*chunks_of(answer, per_chunk), "[DONE]"]
 
 
 @contextmanager
@@ -86,16 +66,15 @@ def upstream(fault: Fault | None = None) -> Iterator[tuple[str, list[Body]]]:
         body = request.json()
         asked = {"path": request.path, "headers": request.headers, **body}
         came.append(asked)
-        answer = sound(request.path, body)
+        answer = sound(body)
         said = fault(asked, answer) if fault else answer
         status, said = said if isinstance(said, tuple) else (200, said)
         if status == 200 and body.get("stream"):
-            lines = said if isinstance(said, list) else chunks(said)
-            text = "".join(f"data: {x if isinstance(x, str) else json.dumps(x)}\n\n" for x in lines)
+            raw = b"".join(server_sent(event) for event in (said if isinstance(said, list) else stream(said)))
         else:
-            text = json.dumps(said)
+            raw = json.dumps(said).encode()
         kind = "text/event-stream" if body.get("stream") else JSON
-        return Reply(text.encode(), status, {"Content-Type": kind})
+        return Reply(raw, status, {"Content-Type": kind})
 
     with serving(reply) as url:
         yield f"{url}/v1", came

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from chat_completions import answer_choice, chat_completion, chunk_of, piece, server_sent, token_entry
+
 FAULTS = (
     "ok",
     "no-logprobs",
@@ -193,31 +195,24 @@ class FaultyServer:
         k = body.get("top_logprobs", 0)
         seed = hashlib.sha256(json.dumps(body["messages"]).encode()).digest()
         return [
-            {
-                "token": f" w{i}",
-                "logprob": None if fault == "bad-logprobs" and i == 1 else -seed[i % 32] / 64,
-                "top_logprobs": [{"token": f"t{j}", "logprob": -(seed[i % 32] + 320 * j) / 64} for j in range(k)],
-            }
+            token_entry(
+                f" w{i}",
+                None if fault == "bad-logprobs" and i == 1 else -seed[i % 32] / 64,
+                [{"token": f"t{j}", "logprob": -(seed[i % 32] + 320 * j) / 64} for j in range(k)],
+            )
             for i in range(min(self.tokens, body.get("max_tokens", self.tokens)))
         ]
 
     def completion(self, body: dict[str, Any], fault: str = "ok") -> dict[str, Any]:
         """The whole answer."""
         entries = self.entries(body, fault)
-        text = "".join(entry["token"] for entry in entries)
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "logprobs": None if fault == "no-logprobs" or not body.get("logprobs") else {"content": entries},
-            "finish_reason": "stop",
-        }
-        return {
-            "id": "x",
-            "model": f"{body['model']}-2026-01-01",
-            "system_fingerprint": "fp_7",
-            "choices": [] if fault == "empty" else [choice],
-            "usage": {"prompt_tokens": 10, "completion_tokens": len(entries)},
-        }
+        choices = [] if fault == "empty" else [answer_choice(entries, logprobs=self._gives_logprobs(body, fault))]
+        usage = {"prompt_tokens": 10, "completion_tokens": len(entries)}
+        model = f"{body['model']}-2026-01-01"
+        return chat_completion(*choices, model=model, id="x", usage=usage, system_fingerprint="fp_7")
+
+    def _gives_logprobs(self, body: dict[str, Any], fault: str) -> bool:
+        return fault != "no-logprobs" and bool(body.get("logprobs"))
 
     def echo(self, body: dict[str, Any]) -> dict[str, Any]:
         """An older text completion that echoes its prompt, one token a character."""
@@ -231,7 +226,7 @@ class FaultyServer:
         for number, chunk in enumerate(self._chunks(fault, body)):
             if number == 3 and fault in ("cut", "ends-early"):
                 break
-            data = b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) + b"\n\n"
+            data = server_sent(chunk)
             writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
             await writer.drain()
             while number == 1 and fault == "endless":
@@ -250,15 +245,13 @@ class FaultyServer:
 
     def _chunks(self, fault: str, body: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
         whole = self.completion(body, fault)
-        known = {key: whole[key] for key in ("id", "model", "system_fingerprint")}
-        yield known | {"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]}
+        yield chunk_of(whole, piece({"role": "assistant"}))
         for number, entry in enumerate(self.entries(body, fault)):
             if fault == "malformed" and number == 1:
                 yield b'{"choices": [{"del'
-            logprobs = {"content": [entry]} if whole["choices"] and whole["choices"][0]["logprobs"] else None
-            choice = {"index": 0, "delta": {"content": entry["token"]}, "logprobs": logprobs, "finish_reason": None}
-            yield known | {"choices": [] if fault == "empty" else [choice]}
+            listed = [entry] if self._gives_logprobs(body, fault) else None
+            yield chunk_of(whole, *([] if fault == "empty" else [piece({"content": entry["token"]}, listed)]))
         if fault != "empty":
-            yield known | {"choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
-        yield known | {"choices": [], "usage": whole["usage"]}
+            yield chunk_of(whole, piece({}, end="stop"))
+        yield {**chunk_of(whole), "usage": whole["usage"]}
         yield b"[DONE]"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chat_completions import answer_choice, chat_completion, token_entry
 from made_once import MadeOnce
 
 from metaprobe.probes.features import TERMS
@@ -129,21 +130,13 @@ def numbered(values: Any) -> Any:
 
 def completion(*texts: str, logprob: float = -0.1, finish: str = "stop", model: str = "m") -> dict[str, Any]:
     """A chat completion with a choice for each text, each of one token a word."""
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": text},
-            "finish_reason": finish,
-            "logprobs": {
-                "content": [
-                    {"token": piece, "logprob": logprob, "top_logprobs": []}
-                    for piece in [*(f"{word} " for word in text.split()[:-1]), *text.split()[-1:]]
-                ]
-            },
-        }
-        for index, text in enumerate(texts)
-    ]
-    return {"id": "c", "object": "chat.completion", "created": 1, "model": model, "choices": choices}
+    choices = []
+    for index, text in enumerate(texts):
+        words = text.split()
+        entries = [token_entry(token, logprob) for token in [*(f"{word} " for word in words[:-1]), *words[-1:]]]
+        message = {"role": "assistant", "content": text}
+        choices.append(answer_choice(entries, index=index, message=message, finish_reason=finish))
+    return chat_completion(*choices, model=model, prompt_tokens=None)
 
 
 def write_lines(path: Path, n: int = 80, seed: int = 0) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from chat_completions import answer_choice, token_entry
 from faulty_server import FaultyServer
 
 Change = Callable[[dict[str, Any], int], None]
@@ -45,15 +46,10 @@ class SamplingServer(FaultyServer):
         number = 7 if rng.random() < sure else int(rng.integers(10, 99))
         tokens = list(f"{number}.0")
         logprobs = np.log(np.clip(sure + rng.normal(0, 0.08, len(tokens)), 0.02, 0.999))
-        entries = [
-            {"token": token, "logprob": float(value), "top_logprobs": []}
-            for token, value in zip(tokens, logprobs, strict=True)
-        ]
+        entries = [token_entry(token, float(value)) for token, value in zip(tokens, logprobs, strict=True)]
         whole = super().completion(body, fault)
         if whole["choices"]:
-            [choice] = whole["choices"]
-            choice["message"] = {"role": "assistant", "content": "".join(tokens)}
-            choice["logprobs"] = None if fault == "no-logprobs" else {"content": entries}
+            whole["choices"] = [answer_choice(entries, logprobs=fault != "no-logprobs")]
         whole["usage"] = {"prompt_tokens": 10, "completion_tokens": len(tokens)}
         self.change(whole, len(self.bodies) - 1)
         return whole

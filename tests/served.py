@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import uvicorn
 import uvicorn.server
+from chat_completions import answer_choice, chat_completion, chunks_of, server_sent, token_entry
 from sklearn.linear_model import LogisticRegression
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -145,8 +146,7 @@ async def stream_events(send: Send, events: Iterable[object]) -> None:
     """Answers with these objects as the events of a stream, each as it comes."""
     await send(_start(200, b"text/event-stream"))
     for event in events:
-        data = b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n"
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": server_sent(event), "more_body": True})
     await send({"type": "http.response.body"})
 
 
@@ -220,7 +220,7 @@ class Upstream:
                 if not step.result():  # the test has failed, and the server must still end within its time
                     return
                 self.sent += 1
-            event = b": still here\n\n" * (said == "comments") + b"data: " + json.dumps(chunk).encode() + b"\n\n"
+            event = b": still here\n\n" * (said == "comments") + server_sent(chunk)
             for part in [event[:7], event[7:]] if said == "torn" else [event]:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         if gone is not None:
@@ -233,38 +233,24 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
     """The whole answer to a request: one choice with all tokens, each further one with a token fewer."""
     choices = []
     for index in range(body.get("n") or 1):
-        tokens = TOKENS[: len(TOKENS) - index]
-        entries = [entry(body, token, logprob) for token, logprob in tokens]
-        choices.append(
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": "".join(token for token, _ in tokens)},
-                "logprobs": {"content": entries} if body.get("logprobs") else None,
-                "finish_reason": "stop",
-                "odd": 12345678901234567890123,
-            }
-        )
+        entries = [entry(body, token, logprob) for token, logprob in TOKENS[: len(TOKENS) - index]]
+        logprobs = bool(body.get("logprobs"))
+        choices.append(answer_choice(entries, logprobs=logprobs, index=index, odd=12345678901234567890123))
     usage = {"prompt_tokens": 3, "completion_tokens": len(TOKENS), "total_tokens": 3 + len(TOKENS)}
-    known = {"id": "c-1", "object": "chat.completion", "created": 7, "model": body["model"]}
-    return {**known, "choices": choices, "usage": usage, "x_vendor": {"a": 1e-30}}
+    return chat_completion(*choices, model=body["model"], id="c-1", created=7, usage=usage, x_vendor={"a": 1e-30})
 
 
 def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The same answer as chunks."""
-    known = {"id": "c-1", "object": "chat.completion.chunk", "created": 7, "model": body["model"]}
-    for index in range(body.get("n") or 1):
-        for token, logprob in TOKENS[: len(TOKENS) - index]:
-            logprobs = {"content": [entry(body, token, logprob)]} if body.get("logprobs") else None
-            choice = {"index": index, "delta": {"content": token}, "logprobs": logprobs, "finish_reason": None}
-            yield {**known, "choices": [choice]}
-        yield {**known, "choices": [{"index": index, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+    *pieces, usage = chunks_of(completion(body | {"logprobs": True}), logprobs=bool(body.get("logprobs")))
+    yield from pieces
     if (body.get("stream_options") or {}).get("include_usage"):
-        yield {**known, "choices": [], "usage": completion(body)["usage"]}
+        yield usage
 
 
 def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:
     top = [{"token": f"t{j}", "logprob": logprob - 4 * j, "bytes": None} for j in range(body.get("top_logprobs") or 0)]
-    return {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": top}
+    return token_entry(token, logprob, top)
 
 
 def _start(status: int, kind: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from chat_completions import server_sent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from metaprobe import QualityPredictor
@@ -130,7 +131,7 @@ def test_the_calls_of_the_proxy_grow_with_its_events_alone(request_: bytes) -> N
         assert b'"score":0.' in out
 
     def sent(count: int, tokens_a_chunk: int) -> list[bytes]:
-        events = [b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks(count, tokens_a_chunk)]
+        events = [server_sent(one) for one in chunks(count, tokens_a_chunk)]
         return [*events, b"data: [DONE]\n\n"]
 
     one_few, one_many, few, many = sent(FEW, FEW), sent(MANY, MANY), sent(FEW, 1), sent(MANY, 1)

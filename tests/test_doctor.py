@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chat_completions import text_of
 from click.testing import CliRunner
-from doctored_server import Body, Fault, chunks, joined, upstream
+from doctored_server import Body, Fault, stream, upstream
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,13 +152,13 @@ def zero_when_cold(i: int, entry: Body) -> Body:
 
 def greedy(choice: Body, body: Body) -> None:
     choice["logprobs"]["content"] = [likeliest(0, entry) for entry in choice["logprobs"]["content"]]
-    choice["message"]["content"] = joined(choice["logprobs"]["content"])
+    choice["message"]["content"] = text_of(choice["logprobs"]["content"])
 
 
 def second_likeliest(choice: Body, body: Body) -> None:
     entries = choice["logprobs"]["content"]
     entries[-1] |= entries[-1]["top_logprobs"][1]
-    choice["message"]["content"] = joined(entries)
+    choice["message"]["content"] = text_of(entries)
 
 
 def echoed(choice: Body, body: Body) -> None:
@@ -196,7 +197,7 @@ def list_the_end(body: Body, answer: Body) -> Body:
 
 
 def as_stream(change: Callable[[list[Any]], list[Any]], per_chunk: int = 1) -> Fault:
-    return lambda body, answer: change(chunks(answer, per_chunk)) if chat(body, stream=True) else answer
+    return lambda body, answer: change(stream(answer, per_chunk)) if chat(body, stream=True) else answer
 
 
 def repeated(lines: list[Any]) -> list[Any]:

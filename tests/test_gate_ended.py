@@ -1,7 +1,6 @@
 """A gate learns from finish reasons which answers end by themselves, without a label, and says that it did."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import watched_streams
+from chat_completions import piece, server_sent, token_entry
 from conftest import made_up
 
 from metaprobe.checkpoints import ContractMismatch
@@ -212,8 +212,7 @@ def test_of_fresh_answers_that_end_few_are_stopped_and_more_of_those_that_are_cu
 
 def chunks() -> Iterator[dict[str, Any]]:
     for _ in range(LIMIT):
-        entry = {"token": "x", "logprob": -9.0, "top_logprobs": []}
-        yield {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}}]}
+        yield {"choices": [piece({"content": "x"}, [token_entry("x", -9.0)])]}
 
 
 class Unasked:
@@ -257,7 +256,7 @@ def test_the_proxy_hands_the_gate_the_token_limit_of_the_request(folder: Path) -
     request = read_chat(b'{"model": "m", "messages": [], "stream": true, "max_completion_tokens": 80}')
     stream = ScoredStream(None, request, StreamingGate.load(folder, stop=0.2), max_bytes=1 << 20)  # type: ignore[arg-type]
     for chunk in chunks():
-        stream.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        stream.feed(server_sent(chunk))
     assert stream.action == ""
 
 

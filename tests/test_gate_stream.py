@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chat_completions import piece, token_entry
 from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
@@ -210,8 +211,7 @@ def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answer
 
     def chunks(answer: np.ndarray[Any, Any]) -> Iterator[dict[str, Any]]:
         for logprob in answer.tolist():
-            entry = {"token": "x", "logprob": logprob, "top_logprobs": []}
-            yield {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}}]}
+            yield {"choices": [piece({"content": "x"}, [token_entry("x", logprob)])]}
 
     fired = 0
     for answer in answers:

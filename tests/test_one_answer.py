@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_completions import server_sent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -200,7 +201,7 @@ def told_by_watch(chunks: list[Chunk]) -> tuple[float | None, str]:
 def told_by_proxy(
     chunks: list[Chunk], *, closely: bool = False, request: bytes | None = b'{"logprobs": true}'
 ) -> tuple[float | None, str]:
-    sent = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks) + b"data: [DONE]\n\n"
+    sent = b"".join(map(server_sent, [*chunks, "[DONE]"]))
     question = None if request is None else read_chat(request)
     through = ScoredStream(Scorer(predictor(), Metrics()), question, None, max_bytes=1 << 20)
     if closely:

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 import serving_clients
+from chat_completions import server_sent
 from served import KEY, chunks, completion, running
 from serving_clients import PLAIN, Served
 
@@ -69,8 +70,8 @@ class CountingUpstream:
             writer.write(head + whole)
         else:
             writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks(body)]
-            for event in [*events, *([] if self.endless or self.cut else [b"data: [DONE]\n\n"])]:
+            ends = [] if self.endless or self.cut else ["[DONE]"]
+            for event in map(server_sent, [*chunks(body), *ends]):
                 writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
             if not self.endless and not self.cut:
                 writer.write(b"0\r\n\r\n")

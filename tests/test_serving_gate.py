@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 import serving_clients
+from chat_completions import server_sent
 from served import KEY, TOKENS, Upstream, running, small_checkpoint
 from serving_clients import LOGPROBS, TEXT, Served, serving, verdict_in, verdict_of
 
@@ -169,7 +170,7 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 6}}
 
 
 def events(*chunks: dict[str, Any]) -> bytes:
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    return b"".join(map(server_sent, [*chunks, "[DONE]"]))
 
 
 def stream(predictor: QualityPredictor, request: bytes = b'{"logprobs": true, "top_logprobs": 1}') -> ScoredStream:

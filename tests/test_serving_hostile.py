@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import serving_clients
+from chat_completions import server_sent
 from hypothesis import given
 from hypothesis import strategies as st
 from served import KEY, answering, running
@@ -227,9 +228,7 @@ def test_choices_of_a_stream_beyond_the_bound_are_said_and_the_others_are_scored
     for index in range(200):
         piece = {"index": index, "delta": {"content": " w w"}, "finish_reason": "stop"}
         entries = [{"token": " w", "logprob": value} for value in (-0.5, -0.25)]
-        stream.feed(
-            b"data: " + json.dumps({"choices": [{**piece, "logprobs": {"content": entries}}]}).encode() + b"\n\n"
-        )
+        stream.feed(server_sent({"choices": [{**piece, "logprobs": {"content": entries}}]}))
     out = stream.feed(b"data: [DONE]\n\n")
     told = json.loads(out.split(b"\n\n")[0].removeprefix(b"data: "))["metaprobe"]
     assert len(told["choices"]) == MAX_CHOICES + 1
@@ -314,7 +313,7 @@ def test_a_long_answer_is_scored_in_a_thread_and_a_short_one_on_the_loop(
     entries = [{"token": " w", "logprob": value, "bytes": [32, 119]} for value in (-0.5, -0.25) * 400]
     piece = {"index": 0, "delta": {"content": " w"}, "finish_reason": None}
     chunks = [{"choices": [{**piece, "logprobs": {"content": [entry]}}]} for entry in entries]
-    events = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+    events = b"".join(map(server_sent, chunks))
     events += b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
     with hostile(predictor, checkpoint, tmp_path) as server:
         for body, stream in ((LONG, False), (events, True)):
@@ -334,7 +333,7 @@ def test_a_stream_of_128_tokens_is_read_at_once_and_its_end_reads_nothing_again(
     choices = [{**ends, "delta": {"content": " w"}, "logprobs": {"content": [entry]}} for entry in entries]
     choices = [*({**one, "finish_reason": None} for one in choices), ends]
     chunks = [{"id": "c", "created": 1, "model": "m", "choices": [one]} for one in choices]
-    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    events = list(map(server_sent, chunks))
     assert sum(map(len, events)) > LOOP_BYTES, "with what stands around the tokens"
     stream = ScoredStream(Scorer(predictor, Metrics()), read_chat(b'{"model": "m", "messages": []}'), max_bytes=1 << 20)
     for event in events:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import serving_clients
+from chat_completions import server_sent
 from served import KEY, TOKENS, answering, respond, running
 from serving_clients import LOGPROBS, TEXT, Served, serving
 from starlette.types import Receive, Scope, Send
@@ -77,7 +78,7 @@ class OtherEndpoints:
             await respond(send, 200, whole_text(body) if path == "/v1/completions" else response(body))
         else:
             if path == "/v1/completions":
-                events = [b"data: " + chunk + b"\n\n" for chunk in text_chunks(body)]
+                events = list(map(server_sent, text_chunks(body)))
             else:
                 told = response_events(body)
                 events = [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import watched_streams
+from chat_completions import server_sent
 from hypothesis import given
 from hypothesis import strategies as st
 from serving_clients import LOGPROBS
@@ -42,11 +43,7 @@ END = chunk(finish_reason="stop")
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 6}}
 
 
-def event(value: object) -> bytes:
-    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-
-
-ANSWER = b"".join(event(chunk(logprob)) for logprob in LOGPROBS)
+ANSWER = b"".join(server_sent(chunk(logprob)) for logprob in LOGPROBS)
 
 Started = Callable[..., ScoredStream]
 
@@ -95,8 +92,8 @@ def test_events_pass_byte_for_byte_where_there_is_nothing_to_hide(
 def test_the_verdicts_chunk_names_the_answer_as_its_chunks_do(started: Started, predictor: QualityPredictor) -> None:
     known = {"id": "c-9", "created": 7, "model": "m", "system_fingerprint": "f", "service_tier": "flex"}
     through = started()
-    out = b"".join(through.feed(event({**known, **chunk(logprob, index=1)})) for logprob in LOGPROBS)
-    (last,) = said(out + through.feed(event(chunk(finish_reason="stop", index=1)) + DONE))
+    out = b"".join(through.feed(server_sent({**known, **chunk(logprob, index=1)})) for logprob in LOGPROBS)
+    (last,) = said(out + through.feed(server_sent(chunk(finish_reason="stop", index=1)) + DONE))
     assert {key: last[key] for key in known} == known
     assert last["choices"] == [{"index": 1, "delta": {}, "logprobs": None, "finish_reason": None}]
     assert last["metaprobe"]["score"] == pytest.approx(predictor.predict(LOGPROBS).score)
@@ -116,9 +113,9 @@ def test_what_comes_after_the_last_whole_event_passes_and_the_verdict_is_an_even
     started: Started, rest: bytes, end: bytes
 ) -> None:
     through = started()
-    before = through.feed(ANSWER + event(END) + rest)
+    before = through.feed(ANSWER + server_sent(END) + rest)
     out = through.end()
-    assert before == ANSWER + event(END)
+    assert before == ANSWER + server_sent(END)
     assert out.startswith(end + b"data: {")
     assert verdict_of(out)["score"] is not None
     assert b"[DONE]" not in out  # it is not made up
@@ -126,7 +123,7 @@ def test_what_comes_after_the_last_whole_event_passes_and_the_verdict_is_an_even
 
 def test_a_done_without_its_empty_line_comes_last_and_once(started: Started) -> None:
     through = started()
-    assert through.feed(ANSWER + event(END) + b"data: [DONE]") == ANSWER + event(END)
+    assert through.feed(ANSWER + server_sent(END) + b"data: [DONE]") == ANSWER + server_sent(END)
     out = through.end()
     assert out.endswith(b"}\n\n" + DONE)
     assert verdict_of(out)["score"] is not None
@@ -135,7 +132,7 @@ def test_a_done_without_its_empty_line_comes_last_and_once(started: Started) -> 
 @pytest.mark.parametrize("rest", [b"da", b'data: {"choices": [', b"data: [DO"])
 def test_the_middle_of_an_event_is_an_error_and_no_end(started: Started, rest: bytes) -> None:
     through = started()
-    through.feed(ANSWER + event(END) + rest)
+    through.feed(ANSWER + server_sent(END) + rest)
     last = json.loads(through.end().removeprefix(b"data: "))
     assert last["error"]["code"] == "upstream_cut"
     assert (last["error"]["type"], last["metaprobe"]["score"]) == ("upstream_error", None)
@@ -147,17 +144,17 @@ def test_the_middle_of_an_event_is_an_error_and_no_end(started: Started, rest: b
 
 def test_a_usage_in_the_middle_of_the_answer_does_not_bring_the_verdict_forward(started: Started) -> None:
     """The stream has vLLM's `continuous_usage_stats`, and a usage while one of two answers goes on."""
-    for middle in (event(USAGE), event(END) + event(chunk(-0.5, index=1)) + event(USAGE)):
+    for middle in (server_sent(USAGE), server_sent(END) + server_sent(chunk(-0.5, index=1)) + server_sent(USAGE)):
         through = started()
         assert not said(through.feed(ANSWER + middle))
-        ends = event(END) + event(chunk(finish_reason="stop", index=1))
-        assert verdict_of(through.feed(ends + event(USAGE) + DONE))["score"] is not None
+        ends = server_sent(END) + server_sent(chunk(finish_reason="stop", index=1))
+        assert verdict_of(through.feed(ends + server_sent(USAGE) + DONE))["score"] is not None
 
 
 def test_the_usage_comes_after_the_verdict_where_there_is_none_to_wait_for(started: Started) -> None:
-    out = started(why="the upstream refused").feed(event(USAGE) + DONE)
+    out = started(why="the upstream refused").feed(server_sent(USAGE) + DONE)
     assert verdict_of(out)["reason"] == "the upstream refused"
-    assert out.endswith(event(USAGE) + DONE)
+    assert out.endswith(server_sent(USAGE) + DONE)
 
 
 def test_a_stream_without_an_answer_says_that_it_holds_none(started: Started) -> None:
@@ -183,7 +180,7 @@ def test_what_is_no_chunk_passes_the_gate_lets_go_and_the_first_reason_counts(
     started: Started, wrong: object, reason: str
 ) -> None:
     through = started(gates=FakeGate(3))
-    data = event(wrong) + ANSWER + event(b"[") + event(END)
+    data = server_sent(wrong) + ANSWER + server_sent(b"[") + server_sent(END)
     out = through.feed(data + DONE)
     assert through.action == ""
     assert out.startswith(data)
@@ -197,7 +194,7 @@ def test_an_answer_without_an_index_is_the_first(started: Started) -> None:
     chunks = [chunk(-0.5), chunk(finish_reason="stop")]
     for each in chunks:
         del each["choices"][0]["index"]
-    (last,) = said(started().feed(b"".join(map(event, chunks)) + DONE))
+    (last,) = said(started().feed(b"".join(map(server_sent, chunks)) + DONE))
     assert last["metaprobe"]["score"] is not None
     assert last["choices"][0]["index"] == 0
 
@@ -206,7 +203,7 @@ def test_logprobs_that_were_not_asked_for_are_hidden_where_there_is_no_verdict_t
     through = started(NONE)
     second = {"choices": [*chunk()["choices"], *chunk(-0.5, index=1)["choices"]]}
     for each in (chunk(-0.5, index=5000), chunk(-0.5), second):  # the first cannot be read
-        out = through.feed(event(each))
+        out = through.feed(server_sent(each))
         choices = json.loads(out.removeprefix(b"data: "))["choices"]
         assert [choice["logprobs"] for choice in choices] == [None] * len(choices)
 
@@ -229,7 +226,7 @@ def test_a_chunk_of_the_upstream_that_is_wrong_is_no_fault_of_ours(
     started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    started().feed(event({"choices": [SECRET]}) + DONE)
+    started().feed(server_sent({"choices": [SECRET]}) + DONE)
     assert not caplog.records
 
 
@@ -240,14 +237,14 @@ def test_an_event_that_is_too_long_passes_as_it_comes_and_nothing_is_scored(
     through, long = started(gates=FakeGate(3)), b"data: " + b"x" * 94
     assert through.feed(long) == b""  # as long as an event may be
     assert through.feed(b"x") == long + b"x"
-    out = through.feed(b"x\n\n" + ANSWER + event(END) + DONE)
-    assert out.startswith(b"x\n\n" + ANSWER + event(END))
+    out = through.feed(b"x\n\n" + ANSWER + server_sent(END) + DONE)
+    assert out.startswith(b"x\n\n" + ANSWER + server_sent(END))
     assert "too long to be read" in verdict_of(out)["reason"]
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_an_answer_of_as_many_bytes_as_are_read_is_scored_and_a_longer_one_not(started: Started, more: int) -> None:
-    whole = ANSWER + event(END)
+    whole = ANSWER + server_sent(END)
     out = (through := started(most=len(whole) - more)).feed(whole)
     out += through.end()
     assert (verdict_of(out)["score"] is None) is bool(more)
@@ -275,7 +272,7 @@ def odd_streams(draw: st.DrawFn) -> bytes:
         made.insert(draw(st.integers(0, len(made))), draw(st.sampled_from(odd)))
     if draw(st.booleans()):
         made.append(END)
-    written = [event(each) for each in made]
+    written = [server_sent(each) for each in made]
     if draw(st.booleans()):
         written = [each.replace(b'": ', b'":') for each in written]
     return b"".join(written) + DONE * draw(st.booleans())

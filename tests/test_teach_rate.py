@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import serving_clients
+from chat_completions import answer_choice, chat_completion, chunks_of, token_entry
 from served import KEY, answering, respond, running, stream_events
 from serving_clients import Served
 
@@ -51,19 +52,13 @@ class Again:
         if isinstance(answer, int):
             await respond(send, answer, {"error": {"message": "no"}})
             return
-        entry = {"token": answer, "logprob": -0.5, "top_logprobs": []}
-        logprobs = {"content": [entry]} if body.get("logprobs") else None
-        about = {"id": "c", "created": 1, "model": "m"}
+        choice = answer_choice([token_entry(answer, -0.5)], logprobs=bool(body.get("logprobs")))
+        whole = chat_completion(choice, usage={"prompt_tokens": 1000, "completion_tokens": 500})
         if body.get("stream"):
-            delta = {"index": 0, "delta": {"content": answer}, "logprobs": logprobs, "finish_reason": None}
-            last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
-            chunks = [{**about, "object": "chat.completion.chunk", "choices": [one]} for one in (delta, last)]
+            *chunks, _ = chunks_of(whole)
             await stream_events(send, [*chunks, b"[DONE]"])
-            return
-        message = {"role": "assistant", "content": answer}
-        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 1000, "completion_tokens": 500}
-        await respond(send, 200, {**about, "object": "chat.completion", "choices": [choice], "usage": usage})
+        else:
+            await respond(send, 200, whole)
 
 
 @contextmanager
