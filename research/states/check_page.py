@@ -97,7 +97,7 @@ def vllm_blocks(figures: dict[str, Any]) -> None:
         )
         for dtype in ("bfloat16", "float32")
     ]
-    faults = {name: of for name, of in figures["faults"].items() if name != "none"}
+    faults = {name: of for name, of in figures["faults"].items() if not name.startswith("none")}
     plantable = {check: [name for name in faults if (name, check) != NO_FAULT] for check in CHECKS}
     noticed = {check: [name for name in names if faults[name][check]["noticed"]] for check, names in plantable.items()}
     missed = [name for name in faults if not any(faults[name][check]["noticed"] for check in CHECKS)]

@@ -3,6 +3,8 @@
     PYTHON -m research.states.vllm_capture answers OUT     # answers of vLLM's engine, into OUT/answers.json
     PYTHON -m research.states.vllm_capture bfloat16 OUT    # states of canaries and answers, and those of planted faults
     PYTHON -m research.states.vllm_capture float32 OUT     # states of canaries and some answers
+    PYTHON -m research.states.vllm_capture adapters OUT    # states of canaries and answers under LoRA adapters
+    PYTHON -m research.states.vllm_capture fp8_e4m3 OUT    # states that came through a cache of 8 bits; also fp8_e5m2
     PYTHON -m research.states.vllm_capture canaries OUT    # states of canaries in float32, for the slow tests
 
 `research.states.vllm_check` compares them with those of transformers. A fault that is there is not planted again.
@@ -14,8 +16,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import torch
 
 from metaprobe import RunStore
 from metaprobe.llms.base import Request
+from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.canaries import CANARY_POSITIONS
 from metaprobe.records.types import Call, Message, Sampling
@@ -56,7 +60,9 @@ def main() -> None:
     """Runs the part that the first argument names."""
     part, out = sys.argv[1], Path(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
-    answers(out) if part == "answers" else states(part, out)
+    parts: dict[str, Callable[[Path], None]] = {"answers": answers, "adapters": adapters}
+    parts |= {name: partial(eight_bit_cache, name) for name in EIGHT_BITS}
+    parts.get(part, partial(states, part))(out)
 
 
 def answers(out: Path) -> None:
@@ -111,6 +117,68 @@ def read_answers(out: Path) -> list[Call]:
     ]
 
 
+EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
+"""Formats of 8 bits in which vLLM may keep its cache. The extracted states lie in this cache."""
+
+
+def eight_bit_cache(name: str, out: Path) -> None:
+    """Keeps the states of answers and canaries of an engine whose cache has numbers of 8 bits."""
+    engine = StatesEngine(MODEL, "all", dtype="bfloat16", kv_cache_dtype=name, **BOTH_ON)
+    replay = EngineReplay(engine, positions=CANARY_POSITIONS)
+    keep_faults(engine, replay, out, {f"cache in {name}": lambda engine, read: nullcontext()})
+
+
+ADAPTER_RANK = 4
+ADAPTER_SIZES = {"adapter of 10 %": 0.1, "adapter of 3 %": 0.03, "adapter of 1 %": 0.01}
+"""Maps a fault to the size of its adapter as a share of the size of each weight that it changes."""
+
+
+def adapters(out: Path) -> None:
+    """Keeps the states of answers and canaries that the engine reads with LoRA adapters of several sizes."""
+    engine = StatesEngine(MODEL, "all", enable_lora=True, max_lora_rank=8, dtype="bfloat16", **BOTH_ON)
+    replay = EngineReplay(engine, positions=CANARY_POSITIONS)
+    keep_faults(engine, replay, out, {"none, adapters allowed": lambda engine, read: nullcontext()})
+    faults = {name: partial(adapter_on, folder=out / name, size=size) for name, size in ADAPTER_SIZES.items()}
+    keep_faults(engine, replay, out, faults)
+
+
+@contextmanager
+def adapter_on(engine: StatesEngine, _: Callable[[], None], *, folder: Path, size: float) -> Iterator[None]:
+    """Makes the engine read every request with a LoRA adapter on queries and values."""
+    from vllm.lora.request import LoRARequest
+
+    write_adapter(folder, size)
+    sound = engine._engine.generate
+    request = LoRARequest(folder.name, 1 + list(ADAPTER_SIZES).index(folder.name), str(folder))
+    engine._engine.generate = partial(sound, lora_request=request)
+    try:
+        yield
+    finally:
+        engine._engine.generate = sound
+
+
+def write_adapter(folder: Path, size: float) -> None:
+    """Writes a random LoRA adapter as peft does; `size`: its size as a share of each weight's."""
+    from safetensors.torch import save_file
+
+    weights = dict(LocalLLM.load(MODEL).model.named_parameters())  # vLLM's own are packed for the processor
+    torch.manual_seed(1)
+    tensors = {}
+    for name, weight in weights.items():
+        if not name.endswith(("q_proj.weight", "v_proj.weight")):
+            continue
+        out, into = weight.shape
+        down, up = torch.randn(ADAPTER_RANK, into), torch.randn(out, ADAPTER_RANK)
+        up *= size * weight.detach().float().norm() / (up @ down).norm()
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        tensors |= {f"{module}.lora_A.weight": down, f"{module}.lora_B.weight": up}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": ADAPTER_RANK, "lora_alpha": ADAPTER_RANK, "bias": "none", "lora_dropout": 0.0}
+    config["target_modules"] = ["q_proj", "v_proj"]
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
 def states(part: str, out: Path) -> None:
     """Keeps states of the canaries, of answers, and in bfloat16 those that each fault makes."""
     dtype = "float32" if part == "canaries" else part
@@ -124,7 +192,7 @@ def states(part: str, out: Path) -> None:
             keep_answers(replay, engine.context, dtype, out)
         keep_metrics(engine, steps, out / f"metrics-{dtype}.json")
     if part == "bfloat16":
-        keep_faults(engine, replay, out)
+        keep_faults(engine, replay, out, FAULTS)
 
 
 def keep_answers(replay: EngineReplay, context: int, dtype: str, out: Path) -> None:
@@ -140,10 +208,10 @@ def keep_answers(replay: EngineReplay, context: int, dtype: str, out: Path) -> N
     np.save(out / f"states-{dtype}.npy", np.concatenate(kept))
 
 
-def keep_faults(engine: StatesEngine, replay: EngineReplay, out: Path) -> None:
+def keep_faults(engine: StatesEngine, replay: EngineReplay, out: Path, faults: Mapping[str, "Planted"]) -> None:
     """Keeps the states of answers and canaries that each fault makes."""
     calls = read_answers(out)[:AT_ONCE]
-    for name, planted in FAULTS.items():
+    for name, planted in faults.items():
         folder = out / "faults" / name
         if folder.exists():
             continue
@@ -338,7 +406,10 @@ def other_template(engine: StatesEngine) -> Iterator[None]:
         engine.tokenizer.chat_template = sound
 
 
-FAULTS: dict[str, Callable[[StatesEngine, Callable[[], None]], Any]] = {
+Planted = Callable[[StatesEngine, Callable[[], None]], Any]
+"""Plants a fault for as long as the returned context is entered, given the engine and a function that reads once."""
+
+FAULTS: dict[str, Planted] = {
     "none": lambda engine, read: steps_written(lambda states, starts: states),
     "rows exchanged": lambda engine, read: steps_written(rows_exchanged),
     "rows one place late": lambda engine, read: steps_written(rows_late),
@@ -351,7 +422,7 @@ FAULTS: dict[str, Callable[[StatesEngine, Callable[[], None]], Any]] = {
     "other weights": lambda engine, read: weights_changed(engine),
     "other template": lambda engine, read: other_template(engine),
 }
-"""Maps a fault to what plants it, given the engine and a function that reads once."""
+"""Maps a fault to what plants it."""
 
 
 if __name__ == "__main__":
