@@ -89,6 +89,9 @@ class Token:
     """Log-probability in nats; None if the source gives none."""
     top_logprobs: FloatArray | None = None
     """Log-probabilities of the k likeliest tokens, descending: float32, shape (k,), nats."""
+    state: FloatArray | None = None
+    """Hidden states from which the token was drawn, float32 (layers, width): those of the token before it. None if the
+    request asks for none."""
 
 
 class LLM(Protocol):

@@ -190,6 +190,10 @@ class BatchRow:
     """Token ids, without the end-of-sequence token."""
     logprobs: list[float] = field(default_factory=list)
     top: list[FloatArray] = field(default_factory=list)
+    drawn_from: list[FloatArray] = field(default_factory=list)
+    """States from which each token was drawn, float32 (layers, width); only kept where a `listener` hears of tokens and
+    `states` are kept.
+    """
     text: str | None = None
     """The text before the stop text, if a stop text ended the answer."""
     finish_reason: str = ""
@@ -251,7 +255,7 @@ class BatchRow:
             self.listener(self.stops.safe(self.tokens) if self.stops else len(self.tokens))
 
     def _trim(self, kept_count: int) -> None:
-        del self.tokens[kept_count:], self.logprobs[kept_count:], self.top[kept_count:]
+        del self.tokens[kept_count:], self.logprobs[kept_count:], self.top[kept_count:], self.drawn_from[kept_count:]
         if self.states is not None:
             self.states.trim(kept_count)
 
@@ -298,6 +302,8 @@ class BatchRecorder(LogitsProcessor):
             latest_states = self._reader.latest()
             for row_index, row in enumerate(self._rows):
                 if row.states is not None and row.ended is None:
+                    if row.listener is not None:
+                        row.drawn_from.append(latest_states[:, row_index].cpu().numpy())
                     count = row.states.count
                     if count is None:
                         row.states.begin(latest_states[:, row_index])

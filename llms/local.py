@@ -273,7 +273,7 @@ class LocalLLM:
         """Yields the tokens as they arrive, then the call that `complete` would return.
 
         A token that may belong to a stop text is held back until this is known. If the caller stops reading, the
-        generation stops.
+        generation stops. With `request.hidden` each token brings the states from which it was drawn.
         """
         loop, tokens = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
 
@@ -336,8 +336,8 @@ class LocalLLM:
         rows = [self._batch_row(job) for job in batch]
         # A capture for some requests must not slow down the batches of the others.
         reader = StateReader(self.capture) if self.capture and any(row.states for row in rows) else None
-        if reader and self._canaries is _UNREAD:
-            self._canaries = self._read_canaries(reader)
+        if reader:
+            self._read_canaries_once(reader)
         recorder = BatchRecorder(
             rows,
             eos_ids=self._eos_ids,
@@ -377,7 +377,8 @@ class LocalLLM:
             def send_safe_tokens(safe_count: int) -> None:
                 nonlocal sent_count
                 for i in range(sent_count, safe_count):
-                    on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], row.top[i] if row.top else None))
+                    top, state = row.top[i] if row.top else None, row.drawn_from[i] if row.drawn_from else None
+                    on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], top, state))
                 sent_count = max(sent_count, safe_count)
 
             row.listener = send_safe_tokens
@@ -405,6 +406,21 @@ class LocalLLM:
             latency_ms=latency_ms,
             hidden=replace(row.states.hidden(), canaries=self._canaries) if row.states else None,
         )
+
+    def canaries(self) -> CanaryStates | None:
+        """Returns the states that generation gives to the canaries, which are read once.
+
+        None if no layers are kept, or if the model's context is too short.
+        """
+        if self.capture is None:
+            return None
+        with self._compute_lock:
+            return self._read_canaries_once(StateReader(self.capture))
+
+    def _read_canaries_once(self, reader: StateReader) -> CanaryStates | None:
+        if self._canaries is _UNREAD:
+            self._canaries = self._read_canaries(reader)
+        return self._canaries
 
     def _read_canaries(self, reader: StateReader) -> CanaryStates | None:
         """Returns the states that generation gives to the canaries; None where the context holds too few of them."""

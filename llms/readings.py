@@ -24,8 +24,19 @@ from metaprobe.records.canaries import CANARIES, CANARIES_AT_ONCE, CANARY_POSITI
 from metaprobe.records.response import NO_LOGPROB, tokens_of
 from metaprobe.records.segments import marked
 from metaprobe.records.spelling import last_place
-from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
+from metaprobe.records.types import (
+    LOOK_POSITIONS,
+    LOOK_STATES,
+    LOOKS,
+    POSITIONS,
+    Call,
+    FloatArray,
+    Hidden,
+    Message,
+)
 
+READ_POSITIONS = (*POSITIONS, *LOOK_POSITIONS)
+"""All positions at which a recorded call can be read."""
 CHECKED_TOKENS = 64
 """Tokens of an answer that are compared with the record: enough to detect another model or template."""
 
@@ -112,11 +123,11 @@ class Readings(ABC):
         self._reader = reader
         self.layers = chosen_layers(layers, config)
         kept_positions = Capture(self.layers).positions if positions is None else positions
-        if unknown := set(kept_positions) - set(POSITIONS):
-            raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(POSITIONS)}")
-        self.positions = tuple(position for position in POSITIONS if position in kept_positions)
+        if unknown := set(kept_positions) - set(READ_POSITIONS):
+            raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(READ_POSITIONS)}")
+        self.positions = tuple(position for position in READ_POSITIONS if position in kept_positions)
         if not self.positions:
-            raise LLMError(f"no position to keep: give at least one of {', '.join(POSITIONS)}")
+            raise LLMError(f"no position to keep: give at least one of {', '.join(READ_POSITIONS)}")
         self._tokens = tokens
 
     def reading(self, call: Call, exact: str) -> Reading:
@@ -274,8 +285,17 @@ in its text.
 """
 
 
+def is_mean(position: str) -> bool:
+    """Returns whether a position holds the mean over several tokens, those of `span_of`."""
+    return position.endswith("_mean") or position in LOOK_POSITIONS
+
+
 def span_of(reading: Reading, position: str) -> NDArray[np.intp]:
     """Returns the indices of the tokens of the part that a position belongs to."""
+    if position in LOOK_POSITIONS:
+        first_tokens = reading.answer_at[: LOOKS[LOOK_POSITIONS.index(position)]]
+        is_empty = first_tokens[0] < len(reading.prompt)  # no token belongs to the answer
+        return first_tokens if is_empty else first_tokens[-LOOK_STATES:] - 1
     if position.startswith("thinking"):
         return reading.thinking_at
     return reading.exact_at if position.startswith("exact") and len(reading.exact_at) else reading.answer_at
@@ -463,19 +483,26 @@ class StateReplay(Readings):
             states.update(zip(batch, self._batch([readings[i] for i in batch]), strict=True))
         return [states[i] for i in range(len(readings))]
 
+    def _last_index(self, reading: Reading) -> int:
+        """Returns the index of the last token that must be read; for a gate's looks, one of the answer's beginning."""
+        if self._tokens or not set(self.positions) <= set(LOOK_POSITIONS):
+            return reading.tokens - 1
+        return int(max(span_of(reading, position)[-1] for position in self.positions))
+
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         pad = self._tokenizer.pad_token_id
         return [scored.logprobs.numpy() for scored in score_continuations(self._model, pairs, pad=pad)]
 
     @torch.inference_mode()
     def _batch(self, batch: Sequence[Reading]) -> list[ReadStates]:
-        longest_tokens = max(r.tokens for r in batch)
+        sequences = [(r.prompt + r.answer)[: self._last_index(r) + 1] for r in batch]
+        longest_tokens = max(map(len, sequences))
         pad = self._tokenizer.pad_token_id
         device = self._model.device
         # Padding stands at the end, where no token sees it, and positions count from 0 as they do in the model.
-        ids = torch.tensor([r.prompt + r.answer + [pad] * (longest_tokens - r.tokens) for r in batch], device=device)
-        mask = torch.tensor([[1] * r.tokens + [0] * (longest_tokens - r.tokens) for r in batch], device=device)
-        single_positions = [position for position in self.positions if not position.endswith("_mean")]
+        ids = torch.tensor([ids + [pad] * (longest_tokens - len(ids)) for ids in sequences], device=device)
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest_tokens - len(ids)) for ids in sequences], device=device)
+        single_positions = [position for position in self.positions if not is_mean(position)]
         token_indices = [[place_of(r, position) for position in single_positions] for r in batch]
         # Empty where only means are kept.
         index_tensor = torch.tensor(token_indices, dtype=torch.long, device=device)

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoTokenizer
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.known_good import library
-from metaprobe.llms.readings import Reading, Readings, ReadStates, place_of, span_of
+from metaprobe.llms.readings import Reading, Readings, ReadStates, is_mean, place_of, span_of
 from metaprobe.llms.vllm_engine import engine_options, import_vllm, on_cpu
 from metaprobe.llms.weights import complete_tokenizer, encode_chat, resolve
 from metaprobe.records.activations import to_float16
@@ -149,7 +149,7 @@ class EngineReplay(Readings):
         for reading, states in zip(readings, sequence_states, strict=True):
             values = [
                 states[span_of(reading, position)].mean(axis=0)
-                if position.endswith("_mean")
+                if is_mean(position)
                 else states[place_of(reading, position)]
                 for position in self.positions
             ]  # each (layers, width)

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.types import FloatArray
+from metaprobe.records.types import LOOKS, FloatArray
 
-COUNTS = (3, 5, 10, 20, 30, 50)
+COUNTS = LOOKS
 """Numbers of tokens in the windows of fixed width."""
 PERCENTS = (10, 25, 50)
 """Percentages of the response in the windows of relative width."""

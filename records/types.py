@@ -31,7 +31,25 @@ finished.
 """
 
 POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
-"""All token positions."""
+"""All token positions of a whole answer."""
+
+LOOKS = (3, 5, 10, 20, 30, 50)
+"""Numbers of first answer tokens after which a streaming gate judges an answer."""
+LOOK_STATES = 20
+"""Number of the newest tokens over which a streaming gate takes the mean of hidden states."""
+
+
+def look_position(look: int) -> str:
+    """Returns the position that a streaming gate reads after so many answer tokens.
+
+    It holds the mean of the states from which the newest `LOOK_STATES` of these tokens were drawn. The first answer
+    token is drawn from the state of the last token before it. In a shorter answer all of its tokens count.
+    """
+    return f"look_{look}"
+
+
+LOOK_POSITIONS = tuple(look_position(look) for look in LOOKS)
+"""Positions along an answer, one for each look of a streaming gate. Nothing else reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +112,7 @@ class Hidden:
     """The states: float16, shape (layers, positions, width)."""
     layers: tuple[int, ...]
     positions: tuple[str, ...]
-    """Names from `POSITIONS`."""
+    """Names from `POSITIONS` or `LOOK_POSITIONS`."""
     model: str = ""
     """The model that read the states, by its name or `NAME@REVISION`; empty for the model that answered."""
     canaries: Any = None

@@ -8,6 +8,8 @@ have become longer than in training, more looks are taken, and more good answers
 
 import math
 import os
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -18,11 +20,14 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import ENDED
+from metaprobe.probes.canary_guard import CanaryGuard
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import features_one, schema_of
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
+from metaprobe.records.canaries import CanaryStates
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import LOGPROB_ROUNDING
+from metaprobe.records.types import LOOK_STATES, FloatArray
 
 GateAction = Literal["continue", "stop", "escalate"]
 
@@ -30,10 +35,18 @@ GATE = "gate"
 GATE_INPUT = "features"
 QUESTION_INPUT = "question"
 """Input of the graph that holds the form of the question; NaN if the question is not known."""
+STATES_INPUT = "states"
+"""Input of the graph that holds the mean of the newest hidden states; NaN if there are none."""
+LOGPROBS_ALONE = ""
+BESIDE_LOGPROBS = (LOGPROBS_ALONE, QUESTION_INPUT, STATES_INPUT)
+"""What an answer may bring beside its log-probabilities: nothing, its question, or its hidden states too. Each has
+thresholds of its own.
+"""
 BUNDLED_GATE = f"{BUNDLED}gate"
 NUMBER_TYPES = (float, int, np.floating, np.integer)
 NO_FORM = np.full((1, len(QUESTION_FORM)), np.nan, np.float32)
 NO_QUESTION = "without the question: the gate reads the log-probabilities alone"
+NO_STATES = "without hidden states from a checked source: the gate does not read them"
 LOWEST_LOGPROB = float(np.finfo(np.float32).min)
 """Lowest log-probability that is kept: the lowest float32."""
 
@@ -69,12 +82,12 @@ def head_name(look: int) -> str:
     return f"look{look}"
 
 
-def threshold_name(alpha: float, look: int, *, with_question: bool = False) -> str:
+def threshold_name(alpha: float, look: int, beside: str = LOGPROBS_ALONE) -> str:
     """Returns the manifest's name of the P(good) below which a gate of false-alarm rate `alpha` fires at that look.
 
-    `with_question`: whether the threshold is that of answers that come with their question.
+    `beside`: what the answers bring beside their log-probabilities, one of `BESIDE_LOGPROBS`.
     """
-    return f"stop@{alpha:g}/{head_name(look)}{f'+{QUESTION_INPUT}' if with_question else ''}"
+    return f"stop@{alpha:g}/{head_name(look)}{f'+{beside}' if beside else ''}"
 
 
 class StreamingGate(Pretrained):
@@ -92,6 +105,10 @@ class StreamingGate(Pretrained):
 
     A checkpoint that `reads_question` also reads the form of the question (length, count of numbers), where `start` is
     given the question. Answers without their question have thresholds of their own, with the same promise.
+
+    A checkpoint that `reads_states` also reads hidden states of one layer (`layer`), where `start` is given the states
+    that their source gave the canaries, and `push` each token's state. Other answers have thresholds of their own here
+    too.
 
     A checkpoint with a `token_limit` learned which answers end by themselves and which that limit cuts. Its good
     answers are those that end by themselves, right or wrong.
@@ -159,10 +176,15 @@ class StreamingGate(Pretrained):
         """The token limit of the training answers, for the target `ended`; else None."""
         # Look up the thresholds.
         self._question = QuestionRange.from_checkpoint(checkpoint)
-        self.limits = self._limits()
-        """Maps a look to the P(good) below which an answer is escalated, and below which it is stopped; 0 for never."""
-        self.limits_with_question = self._limits(with_question=True) if self.reads_question else {}
-        """The `limits` for answers whose question is known; empty if the checkpoint does not read the question."""
+        self._states = StatesRead.from_checkpoint(checkpoint)
+        self._check_inputs()
+        read = {QUESTION_INPUT: self._question, STATES_INPUT: self._states}
+        self.limits = {
+            beside: self._limits(beside) for beside in BESIDE_LOGPROBS if not beside or read[beside] is not None
+        }
+        """Maps what answers bring beside log-probabilities, as far as the checkpoint reads it, and a look to the
+        P(good) below which an answer is escalated, and below which it is stopped; 0 for never.
+        """
 
     @classmethod
     def load(
@@ -192,6 +214,16 @@ class StreamingGate(Pretrained):
         return self._question is not None
 
     @property
+    def reads_states(self) -> bool:
+        """Whether the checkpoint reads hidden states."""
+        return self._states is not None
+
+    @property
+    def layer(self) -> int | None:
+        """The layer whose hidden states the checkpoint reads; None if it reads none."""
+        return None if self._states is None else self._states.layer
+
+    @property
     def target(self) -> str:
         """The label that the checkpoint learned."""
         return str(self.checkpoint.manifest.contract.get("target", ""))
@@ -203,6 +235,7 @@ class StreamingGate(Pretrained):
         logprobs_mode: str = "unknown",
         question: str = "",
         max_tokens: int | None = None,
+        canaries: CanaryStates | None = None,
     ) -> "Gate":
         """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it.
 
@@ -214,6 +247,10 @@ class StreamingGate(Pretrained):
                 gate reads only log-probabilities. Its note then says so.
             max_tokens: token limit of the request; None where it is not known. It matters to a checkpoint with a
                 `token_limit` alone.
+            canaries: states that the source of the hidden states gave the canaries (`LocalLLM.canaries`). They are
+                compared once with those of the training. Each `push` then needs a state. None if no states will come.
+                Without them, after a failed check, and where the checkpoint reads the question and none can be read,
+                hidden states are not read.
 
         Raises `TypeError` for a question that is no text, and `ContractMismatch` for a token limit other than the
         checkpoint's, unless `on_mismatch` is "ignore": the promise does not hold there.
@@ -240,31 +277,76 @@ class StreamingGate(Pretrained):
         if self.token_limit and max_tokens is None:
             unknown = f"the request's token limit is not known, and the promise is for one of {self.token_limit}"
             note = "; ".join(filter(None, (note, unknown)))
-        if self._question is None:
-            return Gate(self, note)
-        form = question_form(question)
-        unlike = self._question.fault(form)
-        return Gate(self, "; ".join(filter(None, (note, unlike))), None if unlike else form)
+        # Find out whether question and states can be read.
+        form, no_form, no_states = None, "", ""
+        if self._question is not None:
+            form = question_form(question)
+            if no_form := self._question.fault(form):
+                form = None
+        if self._states is not None:
+            no_states = NO_STATES if canaries is None else self._states.guard.source_fault(canaries)
+        beside = LOGPROBS_ALONE if form is None else QUESTION_INPUT
+        if self._states is not None and not no_form and not no_states:
+            beside = STATES_INPUT
+        return Gate(self, "; ".join(filter(None, (note, no_form, no_states))), form, beside)
 
-    def probability(self, logprobs: list[float], form: NDArray[np.float32] | None = None) -> float:
+    def probability(
+        self, logprobs: list[float], form: NDArray[np.float32] | None = None, states: FloatArray | None = None
+    ) -> float:
         """Returns P(good) from the first tokens of a response; their number must be a look.
 
-        `form`: the form of the question, (5,), for a checkpoint that reads it; None where it is not known.
+        Args:
+            logprobs: their log-probabilities.
+            form: the form of the question, (5,), for a checkpoint that reads it; None where it is not known.
+            states: mean (width,) of the newest hidden states, for a checkpoint that reads them; None for none.
         """
         inputs = {GATE_INPUT: features_one(self.schema, logprobs)[None]}
         if self._question is not None:
             inputs[QUESTION_INPUT] = NO_FORM if form is None else form[None]
+        if self._states is not None:
+            inputs[STATES_INPUT] = (
+                np.full((1, self._states.width), np.nan, np.float32)
+                if states is None
+                else states.astype(np.float32)[None]
+            )
         return float(self.checkpoint.run(inputs)[head_name(len(logprobs))][0, 0])
 
-    def _limits(self, *, with_question: bool = False) -> dict[int, tuple[float, float]]:
-        below = (self._thresholds(self.escalate, with_question), self._thresholds(self.stop, with_question))
+    def read_state(self, state: object) -> FloatArray | None:
+        """Returns the hidden state that a token was drawn from as float32 (width,); None if it cannot be read.
+
+        Raises `InvalidResponse` for a state of another width.
+        """
+        if self._states is None or state is None:
+            return None
+        expected = f"expected the {self._states.width} numbers of layer {self._states.layer} alone"
+        try:
+            with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is not read
+                values = np.asarray(state, dtype=np.float32).reshape(-1)
+        except (TypeError, ValueError) as error:
+            raise InvalidResponse(f"a hidden state came as {type(state).__name__}, {expected}") from error
+        if len(values) != self._states.width:
+            raise InvalidResponse(f"a hidden state of {len(values)} numbers came, {expected}")
+        return values.copy() if np.isfinite(values).all() else None
+
+    def _check_inputs(self) -> None:
+        """Raises `ContractMismatch` for a graph with inputs that this version does not know."""
+        inputs = {spec.name for spec in self.checkpoint.manifest.inputs}
+        known = {GATE_INPUT, QUESTION_INPUT, STATES_INPUT}
+        if GATE_INPUT not in inputs or not inputs <= known:
+            raise ContractMismatch(
+                f"{self.checkpoint.path}: the graph has inputs {sorted(inputs)}; expected {GATE_INPUT!r}, and beside "
+                f"it at most {QUESTION_INPUT!r} and {STATES_INPUT!r}: train it again"
+            )
+
+    def _limits(self, beside: str) -> dict[int, tuple[float, float]]:
+        below = (self._thresholds(self.escalate, beside), self._thresholds(self.stop, beside))
         return dict(zip(self.looks, zip(*below, strict=True), strict=True))
 
-    def _thresholds(self, alpha: float | None, with_question: bool) -> tuple[float, ...]:
+    def _thresholds(self, alpha: float | None, beside: str) -> tuple[float, ...]:
         if alpha is None:
             return (0.0,) * len(self.looks)
         stored = self.checkpoint.manifest.thresholds
-        names = [threshold_name(alpha, look, with_question=with_question) for look in self.looks]
+        names = [threshold_name(alpha, look, beside) for look in self.looks]
         if missing := [name for name in names if name not in stored]:
             raise ContractMismatch(
                 f"{self.checkpoint.path} has no threshold {missing[0]!r}: it can promise false-alarm rates of "
@@ -289,7 +371,7 @@ class QuestionRange:
         """
         inputs = {spec.name: spec.shape for spec in checkpoint.manifest.inputs}
         stated: Any = checkpoint.manifest.contract.get("question")
-        if (stated is None) and inputs.keys() == {GATE_INPUT}:
+        if stated is None and QUESTION_INPUT not in inputs:
             return None
         try:
             counts, least, largest = stated["counts"], stated["least"], stated["largest"]
@@ -298,7 +380,7 @@ class QuestionRange:
             whole = whole and inputs[QUESTION_INPUT] == (None, len(QUESTION_FORM)) and bool(np.isfinite(bounds).all())
         except (KeyError, TypeError, ValueError):
             whole = False
-        if not whole or inputs.keys() != {GATE_INPUT, QUESTION_INPUT}:
+        if not whole:
             raise ContractMismatch(
                 f"{checkpoint.path}: the contract states {stated!r} of the question, and the graph has inputs "
                 f"{sorted(inputs)}; expected least and largest of {', '.join(QUESTION_FORM)}: train it again"
@@ -322,15 +404,57 @@ class QuestionRange:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StatesRead:
+    """The hidden states that a checkpoint reads at each look: the mean of the newest `LOOK_STATES` of one layer."""
+
+    layer: int
+    width: int
+    guard: CanaryGuard
+    """Compares a source's states of the canaries with those of the training."""
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> "StatesRead | None":
+        """Returns what the checkpoint's contract says; None if the checkpoint reads no hidden states.
+
+        Raises `ContractMismatch` where contract and graph differ, and without the canaries' states of the training.
+        """
+        inputs = {spec.name: spec.shape for spec in checkpoint.manifest.inputs}
+        stated: Any = checkpoint.manifest.contract.get("states")
+        if stated is None and STATES_INPUT not in inputs:
+            return None
+        expected = {"layer", "width", "newest"}
+        if (
+            not isinstance(stated, Mapping)
+            or stated.keys() != expected
+            or not all(type(value) is int and value >= 0 for value in stated.values())
+            or stated["newest"] != LOOK_STATES
+            or inputs.get(STATES_INPUT) != (None, stated["width"])
+        ):
+            raise ContractMismatch(
+                f"{checkpoint.path}: the contract states {stated!r} of hidden states, and the graph has inputs "
+                f"{sorted(inputs)}; expected layer, width and newest={LOOK_STATES}: train it again"
+            )
+        guard = CanaryGuard(checkpoint, [stated["layer"]])
+        if guard.golden is None:
+            raise ContractMismatch(
+                f"{checkpoint.path} reads hidden states and holds no states of the canaries, by which their source is "
+                "checked: train it again"
+            )
+        return cls(stated["layer"], stated["width"], guard)
+
+
 class Gate:
     """Watches one response. Only one thread may use it at a time."""
 
     __slots__ = (
+        "_beside",
         "_form",
         "_gates",
         "_last",
         "_limits",
         "_logprobs",
+        "_newest_states",
         "action",
         "fired_at",
         "note",
@@ -338,9 +462,24 @@ class Gate:
         "tokens_seen",
     )
 
-    def __init__(self, gates: StreamingGate, note: str = "", form: NDArray[np.float32] | None = None) -> None:
-        self._gates, self._last, self._form = gates, max(gates.limits), form
-        self._limits = gates.limits if form is None else gates.limits_with_question
+    def __init__(
+        self,
+        gates: StreamingGate,
+        note: str = "",
+        form: NDArray[np.float32] | None = None,
+        beside: str = LOGPROBS_ALONE,
+    ) -> None:
+        """`StreamingGate.start` makes the gate of an answer.
+
+        Args:
+            gates: the checkpoint's gate.
+            note: why its score is doubtful.
+            form: form of the question, (5,); None if it is not read.
+            beside: what the answer brings beside its log-probabilities, one of `BESIDE_LOGPROBS`.
+        """
+        self._gates, self._last, self._form, self._beside = gates, max(gates.looks), form, beside
+        self._limits = gates.limits[beside]
+        self._newest_states: deque[FloatArray] = deque(maxlen=LOOK_STATES)
         self.note = note
         """Why the gate's score is doubtful, such as a response of another model; empty if nothing is doubtful."""
         self._logprobs: list[float] = []
@@ -360,10 +499,24 @@ class Gate:
         """The token limit by which answers are cut, for a gate that learned which ones are; else None."""
         return self._gates.token_limit
 
-    def push(self, logprob: float) -> GateAction:
+    @property
+    def reads_states(self) -> bool:
+        """Whether this answer is judged by its hidden states too."""
+        return self._beside == STATES_INPUT
+
+    def push(self, logprob: float, state: object = None) -> GateAction:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.
 
-        `logprob`: nats. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
+        Where a state is missing or not finite, the answer is not judged any more, and the note says so: the thresholds
+        hold for answers with all their states.
+
+        Args:
+            logprob: nats.
+            state: where `reads_states`, the hidden state (width,) of the gate's layer from which the token was drawn,
+                which is that of the token before (`metaprobe.llms.base.Token.state`). Else it is not read.
+
+        Raises `InvalidResponse` for a number that is no log-probability, and for a state of another width. The gate is
+        then unchanged.
         """
         if (
             not isinstance(logprob, NUMBER_TYPES)
@@ -375,14 +528,27 @@ class Gate:
                 " that 32 bits hold"
             )
         if self.tokens_seen < self._last:
+            if self.reads_states and self._limits:
+                self._read_state(state)
             self._logprobs.append(min(float(logprob), 0.0))
         self.tokens_seen += 1
         if self.tokens_seen not in self._limits:
             return self.action
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            self.score = self._gates.probability(self._logprobs, self._form)
+            states = np.mean(self._newest_states, axis=0) if self.reads_states else None
+            self.score = self._gates.probability(self._logprobs, self._form, states)
         if self.fired_at is None:
             escalate, stop = self._limits[self.tokens_seen]
             if self.score < stop or self.score < escalate:
                 self.action, self.fired_at = "escalate" if self.score < escalate else "stop", self.tokens_seen
         return self.action
+
+    def _read_state(self, state: object) -> None:
+        """Keeps the state of the next token; without one that can be read, judges no more."""
+        values = self._gates.read_state(state)
+        if values is not None:
+            self._newest_states.append(values)
+            return
+        self._limits = {}
+        lost = f"the hidden state of token {self.tokens_seen} did not come, or is not finite: judged no further"
+        self.note = "; ".join(filter(None, (self.note, lost)))

@@ -1,5 +1,6 @@
 """A second reading finds the hidden states that the model had when it answered."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,21 @@ import numpy as np
 import pytest
 import read_again
 import torch
-from read_again import LAYERS, answered, bare, close, read, stored
+from read_again import LAYERS, PROMPTS, answered, bare, close, read, stored
 
+from metaprobe.llms.base import Request, Token
 from metaprobe.llms.extract import extract
 from metaprobe.llms.local import LocalLLM
-from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
+from metaprobe.records.types import (
+    LIVE_POSITIONS,
+    LOOK_POSITIONS,
+    LOOK_STATES,
+    LOOKS,
+    POSITIONS,
+    Call,
+    Message,
+    Sampling,
+)
 
 llm = read_again.llm
 calls = read_again.calls
@@ -35,6 +46,35 @@ def test_replay_finds_what_the_hooks_kept_while_the_model_answered(llm, calls) -
     for call, states in zip(calls, read(llm, calls, positions=LIVE_POSITIONS), strict=True):
         assert (states.hidden.layers, states.hidden.positions) == (call.hidden.layers, call.hidden.positions)
         close(states.hidden.values, call.hidden.values)
+
+
+def test_a_streamed_token_brings_the_states_that_a_gate_is_taught_with(llm) -> None:
+    async def listen(prompt: str) -> list[Token | Call]:
+        sampling = Sampling(max_tokens=24, temperature=1.0, seed=1)
+        asked = Request(id="s", messages=(Message("user", prompt),), sampling=sampling, hidden=True)
+        return [event async for event in llm.stream(asked)]
+
+    for prompt in PROMPTS[:3]:
+        *tokens, call = asyncio.run(listen(prompt))
+        assert len(tokens) == len(call.token_ids) == 24
+        [states] = read(llm, [bare(call)], positions=LOOK_POSITIONS)
+        for place, look in enumerate(LOOKS):
+            newest = [token.state for token in tokens[:look][-LOOK_STATES:]]
+            close(states.hidden.values[:, place], np.mean(newest, axis=0))
+    assert all(token.state is None for token in asyncio.run(unasked(llm)))
+
+
+async def unasked(llm: LocalLLM) -> list[Token]:
+    """Tokens of a request that asks for no states."""
+    asked = Request(id="s", messages=(Message("user", "q"),), sampling=Sampling(max_tokens=4))
+    return [event async for event in llm.stream(asked) if isinstance(event, Token)]
+
+
+def test_canaries_of_a_model_that_answers_are_read_once_and_are_those_of_its_answers(llm, calls) -> None:
+    found = llm.canaries()
+    assert found is llm.canaries()
+    assert found is calls[0].hidden.canaries
+    assert LocalLLM(llm.model, llm.tokenizer, name="tiny", revision="1").canaries() is None, "it keeps no layers"
 
 
 def test_the_mean_alone_is_read_as_beside_other_positions(llm, calls) -> None:

@@ -16,11 +16,11 @@ from metaprobe.probes.features import features
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
 from metaprobe.production.http.completion_json import read_chat
 from metaprobe.records.types import Call, Item, Label, Message, Run
-from metaprobe.routing.gate import NO_QUESTION, QUESTION_INPUT, StreamingGate, threshold_name
+from metaprobe.routing.gate import LOGPROBS_ALONE, NO_QUESTION, QUESTION_INPUT, StreamingGate, threshold_name
 from metaprobe.routing.watch_stream import GatedAnswer
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
-from metaprobe.training.gate_question import forms_of
+from metaprobe.training.gate_inputs import GateInputs, forms_of
 from metaprobe.training.linear_probe import linear_graph
 from metaprobe.training.recipes import gate as recipe
 from metaprobe.training.recipes.gate import GATE_SCHEMA, fit_gate, fit_head, write_gate
@@ -128,26 +128,24 @@ def test_without_the_question_the_look_is_judged_as_by_a_gate_that_reads_none(pl
     forms = forms_of(table.asked)
     assert forms is not None
     roles = next(outer_folds(table.groups.tolist(), table.y, folds=5))
-    plain = fit_head(X, table, roles, 3)
-    both = fit_head(X, table, roles, 3, forms=forms)
-    np.testing.assert_array_equal(plain.probability(X), both.probability(X))
-    assert not np.allclose(plain.probability(X), both.probability(X, forms))
+    alone, inputs = GateInputs(X), GateInputs(X, forms)
+    plain, both = (fit_head(given, table, roles, 3) for given in (alone, inputs))
+    np.testing.assert_array_equal(plain.probability(alone.at(3)), both.probability(alone.at(3)))
+    assert not np.allclose(plain.probability(alone.at(3)), both.probability(inputs.at(3), QUESTION_INPUT))
 
 
 def test_a_question_that_pays_at_too_few_looks_is_read_at_none(
     planted: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, X = planted.table, features(GATE_SCHEMA, list(planted.table.logprobs))
-    forms = forms_of(table.asked)
+    inputs, bare = GateInputs(X, forms_of(table.asked)), GateInputs(X)
     roles = next(outer_folds(table.groups.tolist(), table.y, folds=5))
-    reading = fit_gate(X, table, roles, forms=forms, alphas=[0.2])
+    reading = fit_gate(inputs, table, roles, alphas=[0.2])
     monkeypatch.setattr(recipe, "MIN_PAYING_SHARE", 1.1)  # more than all looks
-    tried, alone = (fit_gate(X, table, roles, forms=given, alphas=[0.2]) for given in (forms, None))
-    assert reading.reads_question
-    assert not tried.reads_question
-    assert tried.thresholds == alone.thresholds == reading.thresholds
-    np.testing.assert_array_equal(tried.limits(0.2, with_question=True), alone.limits(0.2, with_question=False))
-    np.testing.assert_array_equal(tried.probability(X, table.tokens, forms), alone.probability(X, table.tokens))
+    tried, alone = (fit_gate(given, table, roles, alphas=[0.2]) for given in (inputs, bare))
+    assert reading.reads(QUESTION_INPUT)
+    assert tried.thresholds == alone.thresholds == {LOGPROBS_ALONE: reading.thresholds[LOGPROBS_ALONE]}
+    np.testing.assert_array_equal(tried.probability(inputs, table.tokens), alone.probability(bare, table.tokens))
 
 
 @pytest.mark.parametrize("with_question", [False, True])
@@ -156,14 +154,14 @@ def test_of_good_answers_no_more_than_alpha_are_stopped_with_and_without_the_que
     for seed in range(4):
         evidence = told_by_question(400, seed=10 + seed)
         table, X = evidence.table, features(GATE_SCHEMA, list(evidence.table.logprobs))
-        forms = forms_of(table.asked)
-        assert forms is not None
+        inputs = GateInputs(X, forms_of(table.asked))
         for roles in outer_folds(table.groups.tolist(), table.y, folds=5, seed=seed):
-            gate = fit_gate(X, table, roles, forms=forms, alphas=[alpha], seed=seed)
-            assert gate.reads_question
+            gate = fit_gate(inputs, table, roles, alphas=[alpha], seed=seed)
+            assert gate.reads(QUESTION_INPUT)
             good = roles.test[table.y[roles.test] == 1]
-            p = gate.probability(X[good], table.tokens[good], forms[good] if with_question else None)
-            limits = gate.limits(alpha, with_question=with_question)
+            beside = QUESTION_INPUT if with_question else LOGPROBS_ALONE
+            p = gate.probability(inputs.rows(good).only(beside), table.tokens[good])
+            limits = gate.limits(alpha, beside)
             shares.append(float((p < limits).any(axis=1).mean()))
             break  # one fold a seed: the others repeat its answers
     assert np.mean(shares) <= alpha + 3 * np.sqrt(alpha * (1 - alpha) / 30 / len(shares))
@@ -184,9 +182,9 @@ def test_a_question_unlike_those_of_the_training_is_not_read_and_it_is_said(gate
 def test_answers_with_their_question_have_thresholds_of_their_own(folder: Path, gates: StreamingGate) -> None:
     stored = gates.checkpoint.manifest.thresholds
     for look in gates.looks:
-        assert gates.limits[look][1] == stored[threshold_name(0.1, look)]
-        assert gates.limits_with_question[look][1] == stored[threshold_name(0.1, look, with_question=True)]
-    assert gates.limits != gates.limits_with_question
+        for beside in (LOGPROBS_ALONE, QUESTION_INPUT):
+            assert gates.limits[beside][look][1] == stored[threshold_name(0.1, look, beside)]
+    assert gates.limits[LOGPROBS_ALONE] != gates.limits[QUESTION_INPUT]
     fired = StreamingGate.load(folder, stop=0.1).start(question="Question 1? " + "word " * 58)
     assert [fired.push(-0.5) for _ in range(3)][-1] == "stop"
     spared = StreamingGate.load(folder, stop=0.1).start(question="Question 1? " + "word " * 6)

@@ -17,7 +17,7 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
-from metaprobe.routing.gate import Gate, StreamingGate, head_name, threshold_name
+from metaprobe.routing.gate import LOGPROBS_ALONE, Gate, StreamingGate, head_name, threshold_name
 from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.linear_probe import linear_graph
@@ -173,9 +173,9 @@ class WrittenScores:
     """Stands where the gates of a checkpoint would: at its only look it has the score that was written down."""
 
     def __init__(self, score: float, limits: dict[int, tuple[float, float]]) -> None:
-        self.limits, self.score = limits, score
+        self.limits, self.looks, self.score = {LOGPROBS_ALONE: limits}, tuple(limits), score
 
-    def probability(self, logprobs: list[float], form: None = None) -> float:
+    def probability(self, logprobs: list[float], form: None = None, states: None = None) -> float:
         return self.score
 
 

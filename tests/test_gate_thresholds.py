@@ -22,6 +22,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrators import rising_calibrator
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import final_roles
+from metaprobe.training.gate_inputs import GateInputs
 from metaprobe.training.recipes.gate import GATE_SCHEMA, fit_head, judge_gates, write_gate
 from metaprobe.training.thresholds import (
     NO_LOOK,
@@ -146,7 +147,8 @@ def test_a_look_judges_by_the_free_number_that_tells(told_by: Any, reached: str)
     logprobs = np.empty(400, dtype=object)
     logprobs[:] = list(-surprise.astype(np.float32))
     table = dataclasses.replace(made, logprobs=logprobs, tokens=np.full(400, 12), y=y, groups=made.call_ids)
-    head = fit_head(features(GATE_SCHEMA, list(logprobs)), table, final_roles(table.groups.tolist(), y), 10)
+    inputs = GateInputs(features(GATE_SCHEMA, list(logprobs)))
+    head = fit_head(inputs, table, final_roles(table.groups.tolist(), y), 10)
     assert head.scorer.reached == reached
 
 
@@ -204,7 +206,7 @@ def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
     store = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
     evidence = load_evidence([store], stage="answer", agent="alpha", hidden=False)
     X = features(GATE_SCHEMA, list(evidence.table.logprobs))
-    held_out, _ = judge_gates(evidence, X, alphas=(0.1, 0.3), folds=3)
+    held_out, _ = judge_gates(evidence, GateInputs(X), alphas=(0.1, 0.3), folds=3)
     for rate in gate_report(held_out, resamples=200).rates:
         # 3 sets of thresholds, each from some 37 groups, judged on 137 groups in all.
         error = math.sqrt(rate.alpha * (1 - rate.alpha) * (1 / (3 * 37) + 1 / rate.false_alarms.n))

@@ -16,7 +16,7 @@ from metaprobe.records.activations import ActivationFile, Activations, Layout, j
 from metaprobe.records.canaries import CANARIES_FILE, CanaryStates, compare_canaries
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import POSITIONS
+from metaprobe.records.types import LOOK_POSITIONS, POSITIONS
 
 MAX_BYTES_IN_MEMORY = 2 << 30
 """Most bytes of hidden states in memory at once."""
@@ -194,7 +194,7 @@ class StatesRequest:
     layers: str = "all"
     """`all`, `every:N` (layers divisible by N), or numbers such as `8,16`."""
     positions: tuple[str, ...] = ()
-    """Names of the positions; if empty, `choose_grid` chooses them."""
+    """Names of the positions; if empty, `choose_grid` chooses them, none of them from `LOOK_POSITIONS`."""
     states_of: str = ""
     """Name of the model that read the states, or `NAME@REVISION`; if empty, `choose_reader` chooses the model."""
 
@@ -214,19 +214,38 @@ class ReaderStates:
     """Number of calls without states of this model."""
 
 
-def states_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dict[str, ReaderStates]:
-    """Maps each reading model to its stored states of these calls; `""` is the model that answered."""
+def states_by_reader(
+    stores: Sequence[RunStore], call_ids: Sequence[str], positions: Collection[str] = ()
+) -> dict[str, ReaderStates]:
+    """Maps each reading model to its stored states of these calls; `""` is the model that answered.
+
+    Args:
+        stores: the run stores.
+        call_ids: ids of the calls.
+        positions: positions that are asked for. If empty, those of whole answers count, not those along an answer.
+    """
     requested_ids = set(call_ids)
     layouts: dict[str, dict[str, set[Layout]]] = {}
     for store in stores:
         for file in store.activation_files():
+            if not positions and set(file.layout.positions) <= set(LOOK_POSITIONS):
+                continue
             calls = layouts.setdefault(file.model, {})
             for call_id in requested_ids.intersection(file.call_ids):
                 calls.setdefault(call_id, set()).add(file.layout)
     by_reader = {}
     for reader, calls in layouts.items():
         kinds = {frozenset(layouts_of_call) for layouts_of_call in calls.values()}  # few, however many calls
-        cells = [{(layer, p) for layout in kind for layer in layout.layers for p in layout.positions} for kind in kinds]
+        cells = [
+            {
+                (layer, position)
+                for layout in kind
+                for layer in layout.layers
+                for position in layout.positions
+                if positions or position not in LOOK_POSITIONS
+            }
+            for kind in kinds
+        ]
         widths = frozenset(layout.width for kind in kinds for layout in kind)
         by_reader[reader] = ReaderStates(
             frozenset(set.intersection(*cells) if cells else ()), widths, len(requested_ids) - len(calls)
@@ -389,7 +408,7 @@ def load_states(
         models: names of the models that answered.
     """
     # Whose states, at which layers and positions.
-    by_reader = states_by_reader(stores, call_ids)
+    by_reader = states_by_reader(stores, call_ids, request.positions)
     reader = choose_reader(by_reader, len(call_ids), request, models)
     if reader is None:
         return None, min((states.without for states in by_reader.values()), default=len(call_ids))
@@ -401,7 +420,11 @@ def load_states(
     for store in stores:
         files = [file for file in store.activation_files() if file.model == reader]
         files_read = [
-            f for f in files if not ids_left.isdisjoint(f.call_ids) and not {*layers}.isdisjoint(f.layout.layers)
+            f
+            for f in files
+            if not ids_left.isdisjoint(f.call_ids)
+            and not {*layers}.isdisjoint(f.layout.layers)
+            and not {*positions}.isdisjoint(f.layout.positions)
         ]
         sources |= {"" if file.canaries is None else file.canaries.digest: file.canaries for file in files_read}
         ids_of_store = tuple(

@@ -378,6 +378,13 @@ class GateOptions(AnswerOptions, ReplaceOptions, LineOptions):
             below=1,
         ),
     ] = ()
+    layers: Annotated[
+        str,
+        Option(
+            "Layers whose hidden states are tried: 'all', 'every:N', or numbers such as '8,16'. `extract --position "
+            "looks` stores them.  [default: none]"
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         refuse_agreement(self.target)

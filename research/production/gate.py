@@ -29,9 +29,10 @@ from metaprobe.eval.metrics.bootstrap import interval as interval_of
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.probes.features import COUNTS, features
 from metaprobe.records.errors import RecordError
+from metaprobe.routing.gate import LOGPROBS_ALONE, QUESTION_INPUT
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import Roles, outer_folds
-from metaprobe.training.gate_question import fit_question_score, forms_of
+from metaprobe.training.gate_inputs import GateInputs, fit_question_score, forms_of
 from metaprobe.training.ladder import fit_ladder
 from metaprobe.training.recipes import gate as recipe
 from metaprobe.training.recipes.gate import (
@@ -93,10 +94,10 @@ def measured(store: str, agent: str) -> dict[str, Any]:
     table, X = evidence.table, features(GATE_SCHEMA, list(evidence.table.logprobs))
     forms = forms_of(table.asked)
     assert forms is not None
-    own, splits = judge_gates(evidence, X, alphas=RATES, forms=forms)
-    alone, _ = judge_gates(evidence, X, alphas=RATES)
+    own, splits = judge_gates(evidence, GateInputs(X, forms), alphas=RATES)
+    alone, _ = judge_gates(evidence, GateInputs(X), alphas=RATES)
     with mock.patch.object(recipe, "fit_ladder", partial(fit_ladder, climb=False)):
-        mean, _ = judge_gates(evidence, X, alphas=RATES)
+        mean, _ = judge_gates(evidence, GateInputs(X), alphas=RATES)
     return {
         "report": asdict(report),
         "failed": failed,
@@ -208,28 +209,26 @@ def promise_kept(
         X: (n, d) features of `GATE_SCHEMA`.
         splits: returns the roles of a split, by its seed.
     """
-    forms = forms_of(table.asked)
-    assert forms is not None
+    inputs = GateInputs(X, forms_of(table.asked))
     shares: dict[str, list[float]] = {}
     rng, passed = np.random.default_rng(0), np.zeros(CHANCE_DRAWS)
     blind = rng.random((CHANCE_DRAWS, len(table)), dtype=np.float32)
     for split in range(SPLITS):
         roles = splits(table, split)
         try:
-            gate = fit_gate(X, table, roles, forms=forms, alphas=[PROMISED_RATE], seed=split)
+            gate = fit_gate(inputs, table, roles, alphas=[PROMISED_RATE], seed=split)
         except RecordError:
             return {}
-        if PROMISED_RATE not in gate.thresholds:
+        if PROMISED_RATE not in gate.alphas:
             return {}
         good, calibration = (
             one_a_group(rows[table.y[rows] == 1], table.groups, seed=split) for rows in (roles.test, roles.calibration)
         )
-        ways: dict[str, NDArray[np.float32] | None] = {ALONE: None}
-        if gate.reads_question:
-            ways[QUESTION] = forms[good]
-        for name, given in ways.items():
-            p = gate.probability(X[good], table.tokens[good], given)
-            below = gate.limits(PROMISED_RATE, with_question=given is not None)
+        for name, beside in ((ALONE, LOGPROBS_ALONE), (QUESTION, QUESTION_INPUT)):
+            if not gate.reads(beside):
+                continue
+            p = gate.probability(inputs.rows(good).only(beside), table.tokens[good])
+            below = gate.limits(PROMISED_RATE, beside)
             share = float((first_below(p, below, COUNTS) > 0).mean())
             shares.setdefault(name, []).append(round(share, 4))
         # The same promise, made for scores of chance: below the k-th smallest of m lie k / (m + 1) in expectation.

@@ -28,7 +28,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import LENGTH, STOP
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.folds import Roles
-from metaprobe.training.gate_question import fit_question_score, forms_of
+from metaprobe.training.gate_inputs import GateInputs, fit_question_score, forms_of
 from metaprobe.training.recipes.gate import GATE_SCHEMA, MIN_LOOK_ANSWERS, REFERENCE_FOLDS, judge_gates
 from research.blocks import DOCS, MEASURED, ROOT, keep_figures, markdown, packed, read_figures, shown, write
 
@@ -85,13 +85,13 @@ def measured(store: str, stage: str, agent: str, limit: int) -> dict[str, Any]:
             [RECORDED / store], target=ENDED, stage=stage, agent=agent or None, hidden=False, token_limit=limit
         )
         table, X = evidence.table, features(GATE_SCHEMA, list(evidence.table.logprobs))
-        alone, splits = judge_gates(evidence, X, alphas=RATES, seed=SEED)
+        alone, splits = judge_gates(evidence, GateInputs(X), alphas=RATES, seed=SEED)
     except RecordError as error:
         return {"refused": str(error)}
     forms = forms_of(table.asked)
     judged = {"alone": alone}
     if forms is not None:
-        judged["question"], _ = judge_gates(evidence, X, alphas=RATES, forms=forms, seed=SEED)
+        judged["question"], _ = judge_gates(evidence, GateInputs(X, forms), alphas=RATES, seed=SEED)
     found = {
         "answers": len(table),
         "questions": len(set(table.groups.tolist())),

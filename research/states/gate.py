@@ -34,7 +34,7 @@ from metaprobe.records.reading import STOP
 from metaprobe.training.agreement import agreement_pairs
 from metaprobe.training.calibrators import fit_platt
 from metaprobe.training.folds import outer_folds
-from metaprobe.training.gate_question import fit_question_score, forms_of
+from metaprobe.training.gate_inputs import fit_question_score, forms_of
 from metaprobe.training.ladder import LadderColumns, LadderRows, fit_ladder, unseen_scores
 from metaprobe.training.linear_probe import fit_linear_probe, score_held_out, unseen_probe_scores
 from metaprobe.training.methods import pays, weigh_parts, words_in

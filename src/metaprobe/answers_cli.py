@@ -19,7 +19,7 @@ from metaprobe.progress import progress_bar, quiet_libraries
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.importer import LOG_FORMAT_NAMES
-from metaprobe.records.types import POSITIONS
+from metaprobe.records.types import LOOK_POSITIONS, POSITIONS
 from metaprobe.terminal import advice_table, printable_lines, show_result
 from metaprobe.training.training_options import LineOptions
 
@@ -131,6 +131,8 @@ STATE_OPTIONS = {
     "other_model": "--other-model",
 }
 """Maps parameters of `extract` to their options, for parameters that only the reader of hidden states uses."""
+LOOKS_CHOICE = "looks"
+"""Value of `--position` that stands for all positions along an answer that a streaming gate reads."""
 LOGPROB_OPTIONS = {"out": "--out", "top_logprobs": "--top-logprobs"}
 """Maps parameters of `extract` to their options, for parameters that only the reader of log-probabilities uses."""
 
@@ -169,9 +171,10 @@ def extract(
     positions: Annotated[
         tuple[str, ...],
         Option(
-            "Token position to keep; repeatable. By default those that collecting keeps.",
+            "Token position to keep; repeatable. `looks` are those of a streaming gate. By default those that "
+            "collecting keeps.",
             name="position",
-            choices=POSITIONS,
+            choices=(*POSITIONS, LOOKS_CHOICE),
         ),
     ] = (),
     *,
@@ -213,7 +216,11 @@ def extract(
             reread = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **reading_options)
         else:
             reading_options |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
-            report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **reading_options)
+            kept_positions = dict.fromkeys(
+                name for choice in positions for name in (LOOK_POSITIONS if choice == LOOKS_CHOICE else (choice,))
+            )
+            reading_options["positions"] = tuple(kept_positions) or None
+            report, processes = launch_extract(runs, str(llm), via=via, **reading_options)
     if logprobs is not None:
         for reason, count in reread.unread.items():
             click.echo(f"without log-probabilities: {count} x {reason}", err=True)

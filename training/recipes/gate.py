@@ -5,14 +5,15 @@ that is shown to be better. In each fold, and for the exported model, three thin
 learning rows. The surprise that makes looks comparable is fitted on learning rows, with scores by fits that did not see
 the row. Calibrators and joint thresholds are fitted on calibration rows.
 
-If the form of the question pays at enough looks, it is read too. Answers that come with their question then have
-thresholds of their own (`metaprobe.training.gate_question`).
+If the form of the question pays at enough looks, it is read too, and so are hidden states. Answers that bring the
+question, or states too, then have thresholds of their own (`metaprobe.training.gate_inputs`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +36,34 @@ from metaprobe.eval.results import Finding
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.probes.question_form import QUESTION_FORM
 from metaprobe.records.errors import RecordError
+from metaprobe.records.types import LOOK_POSITIONS, LOOK_STATES
 from metaprobe.routing.gate import (
+    BESIDE_LOGPROBS,
     GATE,
     GATE_INPUT,
+    LOGPROBS_ALONE,
     QUESTION_INPUT,
+    STATES_INPUT,
     TOKEN_LIMIT,
     head_name,
     threshold_name,
     words_for,
 )
-from metaprobe.training.calibrators import PARITY, Calibrator, calibrator_on, rising_calibrator
+from metaprobe.training.calibrators import PARITY, Calibrator, calibrator_on, fit_platt, rising_calibrator
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
 from metaprobe.training.export import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.gate_question import JoinedLook, forms_of, join_question
+from metaprobe.training.gate_inputs import (
+    GateInputs,
+    GraphInputs,
+    JoinedLook,
+    LookOdds,
+    PartScore,
+    choose_layer,
+    fit_question_score,
+    fit_states_score,
+    forms_of,
+)
 from metaprobe.training.ladder import (
     ALL_TERMS,
     WITH_TREES,
@@ -59,6 +74,7 @@ from metaprobe.training.ladder import (
     unseen_scores,
 )
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
+from metaprobe.training.stored_states import StatesRequest, canaries_file
 from metaprobe.training.study import crossfit, run_possible_audits
 from metaprobe.training.thresholds import (
     Surprise,
@@ -81,8 +97,8 @@ MIN_LOOK_ANSWERS = 5
 ROLE_PARTS = 5
 """Number of parts into which the groups are divided between the roles. The smallest role gets one part."""
 MIN_PAYING_SHARE = 0.5
-"""Least share of the looks at which the form of the question must pay. At one look of six it pays by chance in a third
-of the trainings.
+"""Least share of the looks at which the form of the question must pay, and the hidden states. At one look of six a form
+that says nothing pays by chance in a third of the trainings.
 """
 AUDIT_FOLDS = 2
 """Number of outer folds of the refits on shuffled labels. Their scores must be held out, but need not be good."""
@@ -123,58 +139,142 @@ class GateHead:
     calibrator: Calibrator
     """Maps the score to P(good). It rises strictly, so a threshold on the probability is also one on the score."""
     surprise: Surprise
-    question: JoinedLook | None = None
-    """Judges answers that come with their question; None if the question is not read at this look."""
+    joined: Mapping[str, JoinedLook] = field(default_factory=dict)
+    """Judges answers that bring more than their log-probabilities, by what they bring (`BESIDE_LOGPROBS`); without what
+    is not read at this look.
+    """
 
-    def score(self, X: Features, forms: Features | None = None) -> Scores:
+    def score(self, inputs: GraphInputs, beside: str = LOGPROBS_ALONE) -> Scores:
         """Returns log-odds (n,), not yet calibrated.
 
         Args:
-            X: features (n, d) of `GATE_SCHEMA`.
-            forms: forms (n, 5) of the questions; None for answers that come without their question.
+            inputs: inputs of the graph, with what is named by `beside`.
+            beside: what the answers bring beside their log-probabilities.
         """
-        by_logprobs = self.scorer.score(X)
-        return by_logprobs if forms is None or self.question is None else self.question.score(by_logprobs, forms)
+        by_logprobs, judgement = self.scorer.score(inputs[GATE_INPUT]), self.judgement(beside)
+        return judgement.score(by_logprobs, inputs) if isinstance(judgement, JoinedLook) else by_logprobs
 
-    def probability(self, X: Features, forms: Features | None = None) -> Scores:
+    def probability(self, inputs: GraphInputs, beside: str = LOGPROBS_ALONE) -> Scores:
         """Returns P(good) (n,) from the arguments of `score`."""
-        return self.judgement(with_question=forms is not None).calibrator.probability(self.score(X, forms))
+        return self.judgement(beside).calibrator.probability(self.score(inputs, beside))
 
-    def judgement(self, *, with_question: bool) -> "GateHead | JoinedLook":
-        """Returns the judgement whose calibrator and surprise hold for answers with, or without, their question."""
-        return self if self.question is None or not with_question else self.question
+    def judgement(self, beside: str) -> "GateHead | JoinedLook":
+        """Returns the judgement whose calibrator and surprise hold for answers that bring this.
+
+        At a look that does not read the states, answers with states are judged as answers with their question are.
+        """
+        read = BESIDE_LOGPROBS[: BESIDE_LOGPROBS.index(beside) + 1]
+        return next((self.joined[name] for name in reversed(read) if name in self.joined), self)
 
     def add_to(self, graph: GraphBuilder, output: str) -> None:
-        """Adds P(good) to a graph as `output` (n, 1). Rows whose question's form is not NaN are judged with the
-        question.
-        """
+        """Adds P(good) to a graph as `output` (n, 1). Each row is judged by the inputs in which it is not NaN."""
         by_logprobs = self.scorer.add_to(graph, GATE_INPUT, len(GATE_SCHEMA.names))
-        if self.question is None:
-            self.calibrator.add_to(graph, by_logprobs, output)
-        else:
-            alone = self.calibrator.add_to(graph, by_logprobs)
-            self.question.add_to(
-                graph, logprob_score=by_logprobs, forms=QUESTION_INPUT, logprob_probability=alone, output=output
-            )
+        probability = self.calibrator.add_to(graph, by_logprobs, "" if self.joined else output)
+        for index, joined in enumerate(self.joined.values()):
+            name = output if index == len(self.joined) - 1 else ""
+            probability = joined.add_to(graph, logprob_score=by_logprobs, otherwise=probability, output=name)
 
 
-def fit_head(
-    X: Features, table: AnswerTable, roles: Roles, look: int, *, forms: Features | None = None, seed: int = 0
-) -> GateHead:
-    """Returns the head of a look, fitted on answers of at least `look` tokens. Raises `RecordError` for too few.
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedLook:
+    """A head that reads log-probabilities alone, and what may be joined with it."""
 
-    The ladder knows no runs, because the gate may watch a stream of any run.
+    head: GateHead
+    odds: LookOdds
+    parts: Mapping[str, PartScore] = field(default_factory=dict)
+    """Maps the name of an input that pays at this look to its score."""
+
+    def with_question(self, inputs: GateInputs, seed: int) -> "FittedLook":
+        """Returns the look with the form of the question if the form pays."""
+        if inputs.forms is None:
+            return self
+        odds = self.odds
+        rows, counts = odds.roles.learning, inputs.forms
+        form = fit_question_score(counts, odds.y, odds.groups, rows, folds=REFERENCE_FOLDS, seed=seed)
+        return self._with(QUESTION_INPUT, form, seed)
+
+    def with_states(self, inputs: GateInputs, look: int, seed: int) -> "FittedLook":
+        """Returns the look with the hidden states if they pay beside the parts that are read already."""
+        if inputs.states is None:
+            return self
+        assert inputs.layer is not None
+        odds = self.odds
+        probe = fit_states_score(inputs.states, inputs.layer, look, odds.y, odds.groups, odds.roles, seed=seed)
+        return self._with(STATES_INPUT, probe, seed)
+
+    def _with(self, name: str, part: PartScore | None, seed: int) -> "FittedLook":
+        if part is None or not self.odds.pays(part, self.parts, seed):
+            return self
+        return replace(self, parts={**self.parts, name: part})
+
+    def without(self, name: str) -> "FittedLook":
+        """Returns the look without this part."""
+        return replace(self, parts={part: score for part, score in self.parts.items() if part != name})
+
+    def joined_head(self, inputs: GateInputs, look: int, seed: int) -> GateHead:
+        """Returns the head with a judgement for each kind of answer whose inputs it reads."""
+        names, graph_inputs = list(self.parts), inputs.at(look) if self.parts else {}
+        return replace(
+            self.head,
+            joined={
+                name: self.odds.join({part: self.parts[part] for part in names[: index + 1]}, graph_inputs, seed)
+                for index, name in enumerate(names)
+            },
+        )
+
+
+def fit_head(inputs: GateInputs, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> GateHead:
+    """Returns the head of a look, with the inputs that pay. Raises `RecordError` if too few answers are that long.
+
+    Args:
+        inputs: what the answers bring. If they bring states, the layer must be chosen.
+        table: the answers.
+        roles: the answers of each role: train, selection, calibration and test.
+        look: the number of tokens that the head sees.
+        seed: seed of the folds.
+    """
+    fitted = fit_look(inputs.features, table, roles, look, seed=seed)
+    return fitted.with_question(inputs, seed).with_states(inputs, look, seed).joined_head(inputs, look, seed)
+
+
+def fit_look(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> FittedLook:
+    """Returns the head of a look that reads log-probabilities alone, fitted on answers of at least `look` tokens.
+
+    Raises `RecordError` for too few. The ladder knows no runs, because the gate may watch a stream of any run.
 
     Args:
         X: features (n, d) of `GATE_SCHEMA`.
         table: the answers.
         roles: the answers of each role: train, selection, calibration and test.
         look: the number of tokens that the head sees.
-        forms: forms (n, 5) of the questions, read if they pay; None for a head that does not read the question.
         seed: seed of the folds.
     """
     # The answers that are long enough, and the features of the tokens that the look has seen.
-    y, is_long = table.y, table.tokens >= look
+    y, groups = table.y, table.groups
+    long_roles = roles_at(table, roles, look)
+    # Other columns are NaN, so trees never split on them. The graph takes all columns.
+    seen_features = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
+    learning_rows, calibration_rows = long_roles.learning, long_roles.calibration
+    # Score, calibrator and surprise by the log-probabilities.
+    sample = LadderRows(seen_features, y, groups, np.full(len(y), ""), GATE_SCHEMA.names, columns_at(look))
+    ladder = fit_ladder(sample, long_roles, seed=seed)
+    unseen = unseen_scores(ladder, sample, learning_rows, folds=REFERENCE_FOLDS, seed=seed)
+    calibration_scores = ladder.score(X[calibration_rows])
+    calibrator = rising_calibrator(
+        calibration_scores, y[calibration_rows], groups[calibration_rows].tolist(), seed=seed
+    )
+    head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[learning_rows] == 1]))
+    # The log-odds that further parts are joined with.
+    platt = fit_platt(unseen, y[learning_rows], rising=True)
+    unseen_odds = np.full(len(y), np.nan)
+    unseen_odds[learning_rows] = platt.logit(unseen)
+    odds = LookOdds(platt, unseen_odds, platt.logit(calibration_scores), y, groups, long_roles)
+    return FittedLook(head, odds)
+
+
+def roles_at(table: AnswerTable, roles: Roles, look: int) -> Roles:
+    """Returns the roles of the answers that have at least `look` tokens. Raises `RecordError` for too few of them."""
+    is_long = table.tokens >= look
     long_roles = replace(
         roles,
         **{
@@ -183,38 +283,11 @@ def fit_head(
             for learning_rows in (getattr(roles, role),)
         },
     )
-    if any(np.bincount(y[getattr(long_roles, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES):
+    if any(
+        np.bincount(table.y[getattr(long_roles, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES
+    ):
         raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * MIN_LOOK_ANSWERS))
-    # Other columns are NaN, so trees never split on them. The graph takes all columns.
-    seen_features = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
-    groups, runs, learning_rows, calibration_rows = (
-        table.groups,
-        np.full(len(y), ""),
-        long_roles.learning,
-        long_roles.calibration,
-    )
-    # Score, calibrator and surprise by the log-probabilities, then with the question.
-    sample = LadderRows(seen_features, y, groups, runs, GATE_SCHEMA.names, columns_at(look))
-    ladder = fit_ladder(sample, long_roles, seed=seed)
-    unseen = unseen_scores(ladder, sample, learning_rows, folds=REFERENCE_FOLDS, seed=seed)
-    calibration_scores = ladder.score(X[calibration_rows])
-    calibrator = rising_calibrator(
-        calibration_scores, y[calibration_rows], groups[calibration_rows].tolist(), seed=seed
-    )
-    head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[learning_rows] == 1]))
-    if forms is None:
-        return head
-    question = join_question(
-        forms,
-        y,
-        groups,
-        long_roles,
-        unseen=unseen,
-        calibration_scores=calibration_scores,
-        folds=REFERENCE_FOLDS,
-        seed=seed,
-    )
-    return replace(head, question=question)
+    return long_roles
 
 
 def _too_few(table: AnswerTable, look: int, needed: int) -> str:
@@ -233,93 +306,119 @@ class FittedGate:
     """Fitted heads by look, and the P(good) below which the gate stops, for each false-alarm rate and look."""
 
     heads: Mapping[int, GateHead]
-    thresholds: Thresholds
-    """Thresholds for answers without their question, for the rates that the calibration groups allow."""
-    thresholds_with_question: Thresholds
-    """Thresholds for answers with their question; empty if the gate does not read the question."""
+    thresholds: Mapping[str, Thresholds]
+    """Maps what answers bring beside their log-probabilities, as far as the gate reads it, to the thresholds for the
+    rates that the calibration groups allow.
+    """
     calibration_groups: int
     """Number of groups with a good calibration answer."""
     left_out: Mapping[int, str]
     """Maps a look that could not be fitted to the reason."""
+    layer: int | None = None
+    """The layer of the hidden states; None if the gate does not read them."""
 
     @property
-    def reads_question(self) -> bool:
-        """Whether some look reads the form of the question."""
-        return any(head.question is not None for head in self.heads.values())
+    def alphas(self) -> tuple[float, ...]:
+        """The false-alarm rates that the calibration groups allow."""
+        return tuple(self.thresholds[LOGPROBS_ALONE])
 
-    def probability(self, X: Features, tokens: NDArray[np.int64], forms: Features | None = None) -> Scores:
+    def reads(self, beside: str) -> bool:
+        """Returns whether some look reads this, one of `BESIDE_LOGPROBS`."""
+        return beside in self.thresholds
+
+    def read_of(self, inputs: GateInputs) -> str:
+        """Returns what the gate reads of answers that bring these inputs, one of `BESIDE_LOGPROBS`."""
+        brought = BESIDE_LOGPROBS[: BESIDE_LOGPROBS.index(inputs.beside) + 1]
+        return next(name for name in reversed(brought) if self.reads(name))
+
+    def probability(self, inputs: GateInputs, tokens: NDArray[np.int64]) -> Scores:
         """Returns P(good) (n, len(COUNTS)); NaN beyond an answer's end, and at looks without a head.
 
         Args:
-            X: features (n, d) of `GATE_SCHEMA`.
+            inputs: what the answers bring.
             tokens: number of tokens of each answer (n,).
-            forms: forms (n, 5) of the questions; None for answers that come without their question.
         """
-        result = np.full((len(X), len(COUNTS)), np.nan)
+        result = np.full((len(tokens), len(COUNTS)), np.nan)
+        beside = self.read_of(inputs)
+        read = replace(inputs.only(beside), layer=self.layer)
         for look, head in self.heads.items():
             if (rows := tokens >= look).any():
-                forms_of_rows = None if forms is None else forms[rows]
-                result[rows, COUNTS.index(look)] = head.probability(X[rows], forms_of_rows)
+                result[rows, COUNTS.index(look)] = head.probability(read.rows(rows).at(look), beside)
         return result
 
-    def limits(self, alpha: float, *, with_question: bool) -> Scores:
+    def limits(self, alpha: float, beside: str) -> Scores:
         """Returns the P(good) (len(COUNTS),) below which an answer is stopped; 0 at looks without a head.
 
-        `with_question`: whether the answers come with their question. Raises `KeyError` for a rate that is not in
-        `thresholds`.
+        `beside`: what the gate reads of the answers (`read_of`). Raises `KeyError` for a rate without thresholds.
         """
-        reads_question = with_question and self.reads_question
-        stored = (self.thresholds_with_question if reads_question else self.thresholds)[alpha]
+        stored = self.thresholds[beside][alpha]
         return np.array([stored.get(look, 0.0) for look in COUNTS])
 
 
 def fit_gate(
-    X: Features,
-    table: AnswerTable,
-    roles: Roles,
-    *,
-    forms: Features | None = None,
-    alphas: Sequence[float] = (),
-    seed: int = 0,
+    inputs: GateInputs, table: AnswerTable, roles: Roles, *, alphas: Sequence[float] = (), seed: int = 0
 ) -> FittedGate:
     """Returns heads and thresholds. Raises `RecordError` if no look can be fitted.
 
-    A look is left out if too few answers are long enough to fit a head or a calibrator.
+    A look is left out if too few answers are long enough to fit a head or a calibrator. The form of the question is
+    read if it pays at `MIN_PAYING_SHARE` of the looks or more, and so are the hidden states beside it.
 
     Args:
-        X: features (n, d) of `GATE_SCHEMA`.
+        inputs: what the answers bring.
         table: the answers.
         roles: the answers of each role: train, selection, calibration and test.
-        forms: forms (n, 5) of the questions; read if they pay at `MIN_PAYING_SHARE` of the looks or more. None for a
-            gate that does not read the question.
         alphas: the rates of false alarms; a rate that the calibration groups do not allow is left out.
         seed: seed of the folds and draws.
     """
-    heads: dict[int, GateHead] = {}
+    # Fit each look by the log-probabilities alone.
+    looks: dict[int, FittedLook] = {}
     left_out: dict[int, str] = {}
     for look in COUNTS:
         try:
-            heads[look] = fit_head(X, table, roles, look, forms=forms, seed=seed)
+            looks[look] = fit_look(inputs.features, table, roles, look, seed=seed)
+        except RecordError as error:
+            left_out[look] = str(error)
+    if not looks:
+        raise RecordError(left_out[COUNTS[0]])
+    # Add the form of the question, then the hidden states, each where it pays at enough looks.
+    looks = _if_enough_pay({look: fitted.with_question(inputs, seed) for look, fitted in looks.items()}, QUESTION_INPUT)
+    if inputs.states is not None:
+        long_roles = {look: fitted.odds.roles for look, fitted in looks.items()}
+        inputs = replace(inputs, layer=choose_layer(inputs.states, table.y, table.groups, long_roles, seed))
+        looks = _if_enough_pay(
+            {look: fitted.with_states(inputs, look, seed) for look, fitted in looks.items()}, STATES_INPUT
+        )
+    heads: dict[int, GateHead] = {}
+    for look, fitted in looks.items():
+        try:
+            heads[look] = fitted.joined_head(inputs, look, seed)
         except RecordError as error:
             left_out[look] = str(error)
     if not heads:
         raise RecordError(left_out[COUNTS[0]])
+    # Thresholds for each kind of answer, from one good calibration answer of each group.
     good = roles.calibration[table.y[roles.calibration] == 1]
     drawn_rows = one_a_group(good, table.groups, seed=seed)
-    paying_count = sum(head.question is not None for head in heads.values())
-    if forms is None or paying_count < MIN_PAYING_SHARE * len(heads):
-        heads, with_question = {look: replace(head, question=None) for look, head in heads.items()}, {}
-    else:
-        with_question = _joint_thresholds(heads, X[drawn_rows], table.tokens[drawn_rows], forms[drawn_rows], alphas)
-    without_question = _joint_thresholds(heads, X[drawn_rows], table.tokens[drawn_rows], None, alphas)
-    return FittedGate(heads, without_question, with_question, len(drawn_rows), left_out)
+    drawn, tokens = inputs.rows(drawn_rows), table.tokens[drawn_rows]
+    read = [name for name in BESIDE_LOGPROBS if not name or any(name in head.joined for head in heads.values())]
+    thresholds = {name: _joint_thresholds(heads, drawn.only(name), tokens, name, alphas) for name in read}
+    layer = inputs.layer if STATES_INPUT in read else None
+    return FittedGate(heads, thresholds, len(drawn_rows), left_out, layer)
+
+
+def _if_enough_pay(looks: dict[int, FittedLook], name: str) -> dict[int, FittedLook]:
+    """Returns the looks, without this part if it pays at fewer than `MIN_PAYING_SHARE` of them."""
+    paying_count = sum(name in fitted.parts for fitted in looks.values())
+    if paying_count >= MIN_PAYING_SHARE * len(looks):
+        return looks
+    return {look: fitted.without(name) for look, fitted in looks.items()}
 
 
 def _joint_thresholds(
     heads: Mapping[int, GateHead],
-    X: Features,
+    inputs: GateInputs,
     tokens: NDArray[np.int64],
-    forms: Features | None,
+    beside: str,
     alphas: Sequence[float],
 ) -> dict[float, dict[int, float]]:
     """Maps alpha and look to the P(good) below which an answer is stopped.
@@ -328,15 +427,16 @@ def _joint_thresholds(
 
     Args:
         heads: the head of each look.
-        X: features (n, d) of `GATE_SCHEMA`.
+        inputs: what the answers bring.
         tokens: number of tokens of each answer (n,).
-        forms: forms (n, 5) of the questions, with which P(good) is then computed; None to leave the question out.
+        beside: what is read of the answers, one of `BESIDE_LOGPROBS`.
         alphas: the rates of false alarms.
     """
-    judgements = {look: head.judgement(with_question=forms is not None) for look, head in heads.items()}
+    judgements = {look: head.judgement(beside) for look, head in heads.items()}
     surprises = {look: judgement.surprise for look, judgement in judgements.items()}
     surprise = [
-        np.where(tokens >= look, surprises[look].of(head.score(X, forms)), np.nan) for look, head in heads.items()
+        np.where(tokens >= look, surprises[look].of(head.score(inputs.at(look), beside)), np.nan)
+        for look, head in heads.items()
     ]
     thresholds: dict[float, dict[int, float]] = {}
     for alpha, scores in score_thresholds(surprises, joint_statistic(surprise), alphas).items():
@@ -350,10 +450,9 @@ def _joint_thresholds(
 
 def judge_gates(
     evidence: Evidence,
-    X: Features,
+    inputs: GateInputs,
     *,
     alphas: Sequence[float],
-    forms: Features | None = None,
     folds: int = 5,
     seed: int = 0,
     on_step: OnStep = quiet,
@@ -366,9 +465,8 @@ def judge_gates(
 
     Args:
         evidence: the labelled answers.
-        X: features (n, d) of the gate's schema.
+        inputs: what the answers bring.
         alphas: false-alarm rates.
-        forms: forms of the questions (n, 5); None for gates that do not read the question.
         folds: number of outer folds.
         seed: seed of folds and fits.
         on_step: called with each step in words.
@@ -384,14 +482,14 @@ def judge_gates(
         on_step(f"fold {fold_index + 1} of {folds}")
         test, rows = roles.test, roles.calibration
         fold[test] = fold_index
-        gate = fit_gate(X, table, roles, forms=forms, alphas=alphas, seed=seed)
-        test_forms = None if forms is None else forms[test]
-        probability[test] = gate.probability(X[test], table.tokens[test], test_forms)
+        gate = fit_gate(inputs, table, roles, alphas=alphas, seed=seed)
+        test_inputs = inputs.rows(test)
+        probability[test] = gate.probability(test_inputs, table.tokens[test])
         for alpha in [*fired]:
-            if alpha not in gate.thresholds:
+            if alpha not in gate.alphas:
                 del fired[alpha]
                 continue
-            limits = gate.limits(alpha, with_question=forms is not None)
+            limits = gate.limits(alpha, gate.read_of(test_inputs))
             fired[alpha][test] = first_below(probability[test], limits, COUNTS)
         if full_probability is not None:
             scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
@@ -422,29 +520,22 @@ def at_one_look(held_out: HeldOutLooks) -> tuple[NDArray[np.int64], HeldOutLooks
 
 
 def audit_gate(
-    evidence: Evidence,
-    X: Features,
-    held_out: HeldOutLooks,
-    splits: Sequence[Roles],
-    *,
-    forms: Features | None = None,
-    seed: int,
+    evidence: Evidence, inputs: GateInputs, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
 ) -> AuditReport:
     """Returns the audits of each answer's last judgement; for the target `ended`, of one look (`at_one_look`).
 
     Args:
         evidence: the labelled answers.
-        X: features (n, d) of the gate's schema.
+        inputs: what the answers bring.
         held_out: judgements of the gates of other folds.
         splits: roles of each fold.
-        forms: forms of the questions (n, 5); None for gates that do not read the question.
         seed: seed of folds and fits.
     """
     # The answers as the gate saw them, without what came after its last look.
     labels = evidence.labels_by_source
     if held_out.target == ENDED:
         rows, held_out = at_one_look(held_out)
-        evidence, X, forms = replace(evidence, table=held_out.table), X[rows], None if forms is None else forms[rows]
+        evidence, inputs = replace(evidence, table=held_out.table), inputs.rows(rows)
         splits = [Roles(**{role: _indices_among(part, rows) for role, part in roles.parts.items()}) for roles in splits]
         labels = {source: values[rows] for source, values in labels.items()}
     table, no_numbers = evidence.table, np.full(len(evidence.table), np.nan)
@@ -454,7 +545,7 @@ def audit_gate(
         for values in table.logprobs
     ]
     seen = replace(table, logprobs=seen_logprobs, answers=None, stated_confidence=no_numbers, p_true=no_numbers)
-    seen_evidence = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
+    seen_evidence = replace(evidence, table=seen, features=inputs.features[:, :0], feature_names=(), states=None)
     # The controls, and a refit on other labels.
     fits = crossfit(seen_evidence, control_methods(seen_evidence), folds=len(splits), splits=splits, seed=seed)
 
@@ -462,9 +553,8 @@ def audit_gate(
         relabelled = replace(table, y=y)
         probability = np.full((len(y), len(COUNTS)), np.nan)
         for roles in outer_folds(table.groups.tolist(), y, folds=AUDIT_FOLDS, seed=seed):
-            gate = fit_gate(X, relabelled, roles, forms=forms, seed=seed)
-            test_forms = None if forms is None else forms[roles.test]
-            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test], test_forms)
+            gate = fit_gate(inputs, relabelled, roles, seed=seed)
+            probability[roles.test] = gate.probability(inputs.rows(roles.test), table.tokens[roles.test])
         return _last_judgement(probability)
 
     audit_inputs = AuditInputs(
@@ -495,14 +585,18 @@ def _last_judgement(probability: Scores) -> Scores:
 @writes(GATE, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
+    request = StatesRequest(options.layers, LOOK_POSITIONS) if options.layers else None
     evidence = load_evidence(
         stores,
         target=options.target,
         stage=options.stage,
         agent=options.agent,
-        hidden=False,
+        hidden=request is not None,
+        request=request,
         token_limit=options.token_limit,
     )
+    if request is not None:
+        _check_states(evidence)
     if options.target in INVERTED:
         evidence = invert(evidence)
     checkpoint, report = write_gate(evidence, options)
@@ -514,7 +608,8 @@ def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint
 def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, GateReport]:
     """Returns the gate's checkpoint, and its held-out figures.
 
-    The options that choose stores and answers are not read here. Raises `RecordError` for a requested rate that the
+    The options that choose stores and answers are not read here. Hidden states are tried if `options.layers` is given;
+    the evidence then has those at the looks. Raises `RecordError` for a requested rate that the
     calibration groups do not allow, and if no look has enough answers.
     """
     table, target, seed, wanted_alphas = evidence.table, options.target, options.seed, tuple(options.alpha)
@@ -526,11 +621,12 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             f"{_too_few(table, COUNTS[0], needed)}: {advice if evidence.token_limit else 'label more answers'}"
         )
     # Fit on all groups, and check the requested rates.
-    X, forms = features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked)
+    states = evidence.states if options.layers else None
+    inputs = GateInputs(features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked), states)
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
-    gate = fit_gate(X, table, roles, forms=forms, alphas=wanted_alphas or ALPHAS, seed=seed)
-    if refused := [alpha for alpha in wanted_alphas or ALPHAS[-1:] if alpha not in gate.thresholds]:
+    gate = fit_gate(inputs, table, roles, alphas=wanted_alphas or ALPHAS, seed=seed)
+    if refused := [alpha for alpha in wanted_alphas or ALPHAS[-1:] if alpha not in gate.alphas]:
         allowed = [alpha for alpha in ALPHAS if alpha >= 1 / (gate.calibration_groups + 1)]
         raise RecordError(
             f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
@@ -538,17 +634,11 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         )
     # Figures and audits from the folds.
     held_out, splits = judge_gates(
-        evidence,
-        X,
-        alphas=tuple(gate.thresholds),
-        forms=forms,
-        folds=options.folds,
-        seed=seed,
-        on_step=options.on_step,
+        evidence, inputs, alphas=gate.alphas, folds=options.folds, seed=seed, on_step=options.on_step
     )
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
-    audits = audit_gate(evidence, X, held_out, splits, forms=forms, seed=seed)
+    audits = audit_gate(evidence, inputs, held_out, splits, seed=seed)
     # Looks whose order is shown to be worse than that of the mean log-probability of the same tokens.
     looks_behind = [look for look in report.looks if look.gain.high < 0]
     look_gains = ", ".join(
@@ -572,28 +662,25 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     metrics |= {f"tokens_saved_bad@{rate.alpha:g}": rate.tokens_saved_bad for rate in report.rates}
     for rate in report.rates:
         metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
-    forms_read = forms if gate.reads_question else None
-    graph_inputs = {GATE_INPUT: X}
-    if (
-        forms_read is not None
-    ):  # every second row gets gaps, so that golden rows test answers without their question too
-        graph_inputs[QUESTION_INPUT] = np.where((np.arange(len(X)) % 2 == 0)[:, None], forms_read, np.float32(np.nan))
+    graph_inputs = _golden_inputs(gate, inputs)
+    contract, extra = _contract_of_inputs(gate, inputs)
     export = Export(
         kind=GATE,
         title=f"Streaming gate: {target}",
         summary=_summary(gate, report, evidence, target),
         graph=_graph(heads, graph_inputs),
         inputs=graph_inputs,
-        expected={name: _expected(head, X, graph_inputs.get(QUESTION_INPUT)) for name, head in heads.items()},
+        expected={name: _expected(head, graph_inputs) for name, head in heads.items()},
         contract={
             "schema": GATE_SCHEMA.name,
             "features": list(GATE_SCHEMA.names),
             "looks": list(gate.heads),
             "target": target,
             **({TOKEN_LIMIT: evidence.token_limit} if evidence.token_limit else {}),
-            "alphas": list(gate.thresholds),
-            **({} if forms_read is None else question_contract(forms_read)),
+            "alphas": list(gate.alphas),
+            **contract,
         },
+        extra=extra,
         **evidence.origin(seed, options.recorded("train_gate")),
         logprobs_reader=evidence.logprobs_reader,
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
@@ -601,14 +688,65 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         audits=(*audits.audits, order_finding),
         not_audited=audits.skipped,
         thresholds={
-            threshold_name(alpha, look, with_question=with_question): below
-            for with_question, by_rate in ((False, gate.thresholds), (True, gate.thresholds_with_question))
+            threshold_name(alpha, look, beside): below
+            for beside, by_rate in gate.thresholds.items()
             for alpha, by_look in by_rate.items()
             for look, below in by_look.items()
         },
         packages=("lightgbm", "onnxmltools", "onnx"),
     )
     return write_checkpoint(options.out, export), report
+
+
+def _check_states(evidence: Evidence) -> None:
+    """Raises `RecordError` for hidden states that a gate cannot read while an answer is written, or not check."""
+    advice = "run `metaprobe extract RUNS --llm MODEL --position looks` with the model that answered"
+    if evidence.states is None:
+        raise RecordError(
+            f"{evidence.without_hidden} of {len(evidence.table)} answers have no hidden states at the looks: {advice}"
+        )
+    if evidence.reader:
+        raise RecordError(
+            f"the hidden states are those of {evidence.reader}, and a stream brings those of the model that answers: "
+            f"{advice}"
+        )
+    if evidence.states.canaries is None:
+        raise RecordError(
+            "the hidden states came without their source's states of the canaries, so that no source can be checked "
+            f"against them: {advice}"
+        )
+
+
+def _golden_inputs(gate: FittedGate, inputs: GateInputs) -> dict[str, Features]:
+    """Returns the inputs of golden rows. Rows take turns in what they bring of all that the gate reads.
+
+    The states are those of the first look. A shorter answer has its own last ones there.
+    """
+    arrays: dict[str, Features] = {GATE_INPUT: inputs.features}
+    read = [name for name in BESIDE_LOGPROBS if gate.reads(name)]
+    turn = np.arange(len(inputs.features)) % len(read)
+    brought = replace(inputs, layer=gate.layer).only(read[-1])
+    for name, values in brought.at(next(iter(gate.heads))).items():
+        if name != GATE_INPUT and gate.reads(name):
+            has_it = turn >= read.index(name)
+            arrays[name] = np.where(has_it[:, None], values, np.float32(np.nan)).astype(np.float32)
+    return arrays
+
+
+def _contract_of_inputs(gate: FittedGate, inputs: GateInputs) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Returns the contract's entries for the inputs beside the features, and the files that they need."""
+    contract: dict[str, Any] = {}
+    extra: dict[str, bytes] = {}
+    if gate.reads(QUESTION_INPUT):
+        assert inputs.forms is not None
+        contract |= question_contract(inputs.forms)
+    if gate.reads(STATES_INPUT):
+        assert inputs.states is not None
+        assert gate.layer is not None
+        width = inputs.states.read(gate.layer, LOOK_POSITIONS[0]).shape[1]
+        contract["states"] = {"layer": gate.layer, "width": width, "newest": LOOK_STATES}
+        extra = canaries_file(inputs.states.canaries, [gate.layer])
+    return contract, extra
 
 
 def question_contract(forms: Features) -> dict[str, object]:
@@ -630,13 +768,13 @@ def _graph(heads: Mapping[str, GateHead], inputs: Mapping[str, Features]) -> byt
     return graph.model({name: values.shape[1] for name, values in inputs.items()}, list(heads))
 
 
-def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
-    """Returns P(good) (n,); the question is not read in rows whose form (n, 5) is NaN."""
-    if forms is None:
-        return head.probability(X)
-    result, has_form = np.empty(len(X)), np.isfinite(forms).all(axis=1)
-    result[has_form] = head.probability(X[has_form], forms[has_form])
-    result[~has_form] = head.probability(X[~has_form])
+def _expected(head: GateHead, inputs: Mapping[str, Features]) -> Scores:
+    """Returns P(good) (n,); each row is judged by the inputs in which it is not NaN."""
+    result = np.full(len(inputs[GATE_INPUT]), np.nan)
+    for beside in BESIDE_LOGPROBS:
+        if not beside or beside in inputs:
+            rows = np.ones(len(result), np.bool_) if not beside else np.isfinite(inputs[beside]).all(axis=1)
+            result[rows] = head.probability({name: values[rows] for name, values in inputs.items()}, beside)
     return result
 
 
@@ -653,7 +791,7 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
     judged_text = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in looks_of_step.items())
     # Looks that were left out, and rates that were not measured.
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
-    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
+    if unmeasured := sorted({*gate.alphas} - {rate.alpha for rate in report.rates}):
         left_out += (
             f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
             "have too few calibration groups for them."
@@ -670,12 +808,19 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
             f"{words.good} of the task that it harms most are stopped: {by_task} (`false_alarms@ALPHA.TASK` has the "
             "others). For a promise of a task's own train a gate on that task alone."
         )
-    with_question = (
-        " Where the question is given, its form (length, count of numbers) is read beside the log-probabilities, with "
-        "thresholds `stop@ALPHA/lookK+question`; the figures are of answers with their question."
-        if gate.reads_question
-        else ""
-    )
+    with_question = ""
+    if gate.reads(QUESTION_INPUT):
+        with_question = (
+            " Where the question is given, its form (length, count of numbers) is read beside the log-probabilities, "
+            "with thresholds `stop@ALPHA/lookK+question`."
+        )
+    if gate.reads(STATES_INPUT):
+        with_question += (
+            f" Where a checked source gives hidden states, the mean of the newest {LOOK_STATES} of layer {gate.layer} "
+            "is read too, with thresholds `stop@ALPHA/lookK+states`."
+        )
+    if with_question:
+        with_question += " The figures are of answers that bring all of this."
     # The meaning of the probability.
     meaning = f"Probability that an answer will be {target}"
     if token_limit:
@@ -688,7 +833,7 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
         )
     # The paragraph.
     group_count = gate.calibration_groups
-    rates_text = ", ".join(f"{rate_at_most(alpha, group_count):.2g} (for {alpha:g})" for alpha in gate.thresholds)
+    rates_text = ", ".join(f"{rate_at_most(alpha, group_count):.2g} (for {alpha:g})" for alpha in gate.alphas)
     return (
         f"{meaning}, given its first {', '.join(map(str, gate.heads))} tokens "
         f"({judged_text}; then a calibrator, for each look). An answer "

@@ -20,7 +20,7 @@ from metaprobe.papers.tasks import load_task
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.gate import LOGPROBS_ALONE, StreamingGate
 from metaprobe.routing.policy import Action, Outcome, State
 from metaprobe_writing_assistant.system.assistant import EMPTY_REPLY, SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item
@@ -281,7 +281,7 @@ def test_small_models_take_the_place_of_two_calls_and_their_digests_are_noted() 
 def test_a_gate_that_would_have_stopped_the_response_is_said_in_the_reply() -> None:
     gate = StreamingGate.load(on_mismatch="ignore")
     assert reply_of("single", gate=gate)[0].doubted is False
-    gate.limits = dict.fromkeys(gate.looks, (0.0, 1.1))
+    gate.limits = {LOGPROBS_ALONE: dict.fromkeys(gate.looks, (0.0, 1.1))}
     assert reply_of("single", answers={**IN_FORM, "respond": "word " * 30}, gate=gate)[0].doubted is True
 
 
