@@ -12,7 +12,7 @@ from threading import Event
 import click
 
 from metaprobe import QualityPredictor, watch
-from metaprobe.probes.scored import OnVerdict, Scored
+from metaprobe.probes.scored_answer import OnVerdict, Scored
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.verdict_export import log_verdicts
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from metaprobe import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 
 NAME = "metaprobe"
 Ask = Callable[[], Any]

@@ -21,7 +21,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
+from metaprobe.probes.training_runs import OnMismatch, check_choice, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Message

@@ -21,8 +21,8 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrain
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.canary_guard import CanaryGuard
-from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.deferred import module_to
+from metaprobe.probes.training_runs import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of

@@ -13,9 +13,9 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, threshold_of
-from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.deferred import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
+from metaprobe.probes.training_runs import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED

@@ -15,11 +15,11 @@ import numpy as np
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, FlagOptions, threshold_of
 from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesInput
-from metaprobe.probes.contract import OnMismatch, mismatch, name_of_run
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import CUT_AGREES, QualityPredictor
 from metaprobe.probes.text import TextReader
+from metaprobe.probes.training_runs import OnMismatch, mismatch, name_of_run
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require

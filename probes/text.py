@@ -20,9 +20,9 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.adapter import prompt_of
-from metaprobe.probes.contract import mismatch
 from metaprobe.probes.deferred import module_to
 from metaprobe.probes.features import features_one, schema
+from metaprobe.probes.training_runs import mismatch
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import check_logprobs

@@ -21,9 +21,9 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import ENDED
 from metaprobe.probes.canary_guard import CanaryGuard
-from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import features_one, schema_of
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
+from metaprobe.probes.training_runs import OnMismatch, check_choice, mismatch
 from metaprobe.records.canaries import CanaryStates
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import LOGPROB_ROUNDING

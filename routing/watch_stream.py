@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import ENDED
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored
+from metaprobe.probes.scored_answer import OnVerdict, Scored
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse

@@ -14,9 +14,9 @@ from made_once import MadeOnce
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.contract import BASE_RATES_KEY
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.training_runs import BASE_RATES_KEY
 from metaprobe.production.http.judges import Judges, load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings, SettingsError

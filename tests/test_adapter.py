@@ -25,7 +25,7 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, layout, padded_batches
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message

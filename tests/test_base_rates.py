@@ -13,8 +13,8 @@ from tiny import FULL, responses, tiny_quality
 
 from metaprobe import load
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
-from metaprobe.probes.contract import shifted
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.training_runs import shifted
 from metaprobe.records.types import Call
 
 RATES: dict[str, Any] = {

@@ -19,7 +19,7 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.canary_guard import CANNOT_BE_CHECKED, NOT_CHECKED
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.activations import activation_bytes

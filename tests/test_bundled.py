@@ -24,7 +24,7 @@ from metaprobe.checkpoints.onnx_wire import Graph
 from metaprobe.loading import BUILDER_OF_KIND
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.canaries import CANARY_POSITIONS
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore

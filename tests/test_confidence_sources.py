@@ -14,8 +14,8 @@ from metaprobe.cli import main
 from metaprobe.llms.pricing import Price
 from metaprobe.papers.policies.explore import EpsilonGreedy
 from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.probes.signals import Signal, Signals
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint

@@ -20,8 +20,8 @@ from metaprobe.papers.policies.panel_policy import AgentPolicy
 from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.suitability import check_suitability
+from metaprobe.probes.signal_source import SIGNAL_NAMES, SignalSource
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SIGNAL_NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.panel.asking import Panel

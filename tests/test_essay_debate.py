@@ -11,7 +11,7 @@ from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models
 from metaprobe.papers.systems.essay_debate import SYSTEM, extract_score
 from metaprobe.papers.systems.judging import Judgement, parse_judgement
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Item, Run
 

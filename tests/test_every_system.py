@@ -19,7 +19,7 @@ from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 

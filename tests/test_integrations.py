@@ -16,7 +16,7 @@ from panel_worlds import topics, trained
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 from metaprobe.production.evaluation_events import evaluation_events
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.panel.asking import Panel

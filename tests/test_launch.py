@@ -29,7 +29,7 @@ from metaprobe.papers.collecting.launch import launch, policy_of
 from metaprobe.papers.collecting.models import load_models, parse_models
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 

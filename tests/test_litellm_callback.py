@@ -14,7 +14,7 @@ from served import chunks, completion
 from serving_clients import LOGPROBS
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 
 predictor = watched_streams.predictor
 

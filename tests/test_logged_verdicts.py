@@ -12,7 +12,7 @@ from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 from metaprobe.probes.verdict import Verdict
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog

@@ -7,7 +7,7 @@ from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
 from metaprobe.papers.systems.metacrit import SYSTEM, answer_form, yes_no
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.policy import Action, Outcome, State
 

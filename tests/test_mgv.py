@@ -18,8 +18,8 @@ from metaprobe.papers.systems.monitor_generate_verify import (
     parse_verdict,
 )
 from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import PaperRules
 

@@ -13,7 +13,7 @@ from served import small_checkpoint
 from metaprobe.cli import main
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.outcomes import AgentOutcome, read_outcomes
 from metaprobe.routing.panel.asking import Panel

@@ -8,8 +8,8 @@ from scripted import ScriptedLLM, run_once
 
 from metaprobe.papers.systems import Models, Session, System
 from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run, Sampling
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.signal_source import SignalSource, combine_probabilities
 from metaprobe.probes.signals import Signal, Signals
-from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
 

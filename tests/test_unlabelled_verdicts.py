@@ -19,7 +19,7 @@ from tiny_agreement import SURE, UNSURE, tiny_agreement
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 from metaprobe.production.cascade import Cascade, Tier
 from metaprobe.production.evaluation_events import named_value
 from metaprobe.production.monitoring.entry import Entry

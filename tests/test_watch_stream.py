@@ -15,7 +15,7 @@ from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored
+from metaprobe.probes.scored_answer import Scored
 from metaprobe.routing.watch_stream import AsyncWatchedStream, watch
 
 predictor = watched_streams.predictor

@@ -26,11 +26,11 @@ from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ranked import auroc_within
 from metaprobe.probes.blend import INPUT_NAMES, STATED_INPUTS, BlendPredictor
-from metaprobe.probes.contract import ITSELF, BaseRates, other_reader
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.features import TERM_NAMES, features
 from metaprobe.probes.quality import ENDED_ONLY, FEATURES_INPUT, MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
+from metaprobe.probes.training_runs import ITSELF, BaseRates, other_reader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.bad_lines import BadFile, reason_of
 from metaprobe.records.errors import InvalidResponse, RecordError, of_kind

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.ranked import Value, check_weights
-from metaprobe.probes.contract import CERTAIN
+from metaprobe.probes.training_runs import CERTAIN
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.export import GraphBuilder

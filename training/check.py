@@ -25,10 +25,10 @@ from metaprobe.eval.answer_table import AnswerTable, answer_table
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, statistic_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.blend import BlendPredictor
-from metaprobe.probes.contract import SEPARATOR, name_of_run
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates, predict_of
+from metaprobe.probes.training_runs import SEPARATOR, name_of_run
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run

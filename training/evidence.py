@@ -13,9 +13,9 @@ from metaprobe.checkpoints import Generator, Training
 from metaprobe.checkpoints.flagging import AGREEMENT, ENDED
 from metaprobe.eval.answer_table import AnswerTable, answer_table, answers_in_words
 from metaprobe.eval.audits_of_data import labels_by_source
-from metaprobe.probes.contract import SEPARATOR
 from metaprobe.probes.decision_predictor import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
+from metaprobe.probes.training_runs import SEPARATOR
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run

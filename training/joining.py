@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.llms.pricing import Price
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.probes.signals import Signal, measure_signals
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, of_kind

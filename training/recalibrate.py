@@ -29,8 +29,8 @@ from metaprobe.eval.answer_table import bare_table
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.contract import BASE_RATES_KEY, BaseRates, name_of_run
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
+from metaprobe.probes.training_runs import BASE_RATES_KEY, BaseRates, name_of_run
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.extras import require
 from metaprobe.records.labelled_scores import LabelledScores, equal_chance_mask

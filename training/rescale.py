@@ -37,8 +37,8 @@ from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BLEND_KIND as BLEND
 from metaprobe.probes.blend import BlendPredictor
-from metaprobe.probes.contract import BASE_RATES_KEY, CERTAIN, BaseRates
 from metaprobe.probes.quality import FEATURES_INPUT, MAIN_HEADS, QUALITY_KIND, QualityPredictor
+from metaprobe.probes.training_runs import BASE_RATES_KEY, CERTAIN, BaseRates
 from metaprobe.records.canaries import CANARIES_FILE
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

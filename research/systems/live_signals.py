@@ -20,7 +20,7 @@ import numpy as np
 
 from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
 from metaprobe.checkpoints.rendered_table import p_cell
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.training.recipes.train_quality import write_quality
 from metaprobe.training.study import study

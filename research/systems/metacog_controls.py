@@ -16,7 +16,7 @@ from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN_DIMENSION
 from metaprobe.papers.systems.metacogagent import extract_final
 from metaprobe.papers.systems.vote_counting import most_voted
-from metaprobe.probes.source import ReadPart, SignalSource
+from metaprobe.probes.signal_source import ReadPart, SignalSource
 from metaprobe.records.types import Item, Run
 from research.systems.figures import recorded
 from research.systems.metacog_orders import Floats, Series

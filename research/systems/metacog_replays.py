@@ -15,8 +15,8 @@ from metaprobe.llms.base import Request
 from metaprobe.llms.cache import ReplayLLM, renamed_for
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
+from metaprobe.probes.signal_source import ReadPart, SignalSource, combine_probabilities
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import ReadPart, SignalSource, combine_probabilities
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.paper import PaperRules
 

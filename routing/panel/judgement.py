@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession, check_kind
 from metaprobe.llms.pricing import Price
-from metaprobe.probes.contract import mismatch
+from metaprobe.probes.training_runs import mismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.types import Item

@@ -262,7 +262,7 @@ def outcomes(
     "agent", else the name of the file. `metaprobe train router OUT` learns from the result.
     """
     from metaprobe.llms.pricing import Price
-    from metaprobe.probes.source import SignalSource
+    from metaprobe.probes.signal_source import SignalSource
     from metaprobe.records.outcomes import QuestionOutcomes
     from metaprobe.training.joining import join_outcomes
 

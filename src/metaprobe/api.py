@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from metaprobe.llms.pricing import Price
     from metaprobe.option_commands import AsJson, Digest, command
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.scored import OnVerdict, Scored
+    from metaprobe.probes.scored_answer import OnVerdict, Scored
+    from metaprobe.probes.signal_source import Replacement, SignalSource
     from metaprobe.probes.signals import Signal, Signals
-    from metaprobe.probes.source import Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
     from metaprobe.probes.verbalized import parse_stated
     from metaprobe.probes.verdict import Verdict
@@ -254,7 +254,7 @@ _LATER = {
     "LogprobsMode": "metaprobe.records.types",
     "Message": "metaprobe.records.types",
     "ModelName": "metaprobe.llms.model_name",
-    "OnVerdict": "metaprobe.probes.scored",
+    "OnVerdict": "metaprobe.probes.scored_answer",
     "OneWriter": "metaprobe.records.writing",
     "Option": "metaprobe.checkpoints.option_fields",
     "Outcome": "metaprobe.routing.policy",
@@ -274,15 +274,15 @@ _LATER = {
     "QualityPredictor": "metaprobe.probes.quality",
     "QuestionOutcomes": "metaprobe.records.outcomes",
     "RecordError": "metaprobe.records.errors",
-    "Replacement": "metaprobe.probes.source",
+    "Replacement": "metaprobe.probes.signal_source",
     "Request": "metaprobe.llms.base",
     "Run": "metaprobe.records.types",
     "RunStore": "metaprobe.records.store",
     "Sampling": "metaprobe.records.types",
-    "Scored": "metaprobe.probes.scored",
+    "Scored": "metaprobe.probes.scored_answer",
     "Seed": "metaprobe.training.training_options",
     "Signal": "metaprobe.probes.signals",
-    "SignalSource": "metaprobe.probes.source",
+    "SignalSource": "metaprobe.probes.signal_source",
     "Signals": "metaprobe.probes.signals",
     "State": "metaprobe.routing.policy",
     "Statement": "metaprobe.records.types",

@@ -15,9 +15,9 @@ from metaprobe.checkpoints import Metric
 from metaprobe.eval.answer_table import bare_table
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.contract import BaseRates
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor
+from metaprobe.probes.training_runs import BaseRates
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.agreement import agreement_pairs
 from metaprobe.training.base_rates import WEIGHT_SD, Fit, fit_scale

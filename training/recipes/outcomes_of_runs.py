@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ_LABEL, STATED_KIND, metacogagent_outcomes
 from metaprobe.llms.pricing import Price
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore, fingerprint

@@ -21,10 +21,10 @@ from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import Floats, auprc, quadratic_weighted_kappa, spearman
 from metaprobe.eval.results import Finding
-from metaprobe.probes.contract import BASE_RATES_KEY
 from metaprobe.probes.decision_predictor import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
 from metaprobe.probes.quality import FEATURES_INPUT, FLAGGED_HEADS, MAIN_HEADS, QUALITY_KIND, QualityPredictor
+from metaprobe.probes.training_runs import BASE_RATES_KEY
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.agreement import agreement_pairs, with_agreement_labels

@@ -21,7 +21,7 @@ from metaprobe.papers.systems.caelf import SYSTEM as CAELF
 from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.papers.systems.session import Models, Setup
 from metaprobe.papers.systems.system import System
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.page.answering import OnRun
 from metaprobe_writing_assistant.page.app import Systems, create_page

@@ -1,8 +1,10 @@
-"""Compares a response with the runs that a checkpoint was trained on.
+"""Compares a response with the runs that a checkpoint was trained on: their models, modes and base rates.
 
 A response of another model or log-probability mode is refused, or scored with a warning, as the caller chose
-(`mismatch`). The base rate of a run (`BaseRates`) is separate from what one answer shows, because a caller may know the
-base rate better than the checkpoint does.
+(`mismatch`).
+
+The base rate of a run is how often its answers are right (`BaseRates`). A graph scores an answer as one of an average
+run. The base rate is kept apart from the graph, because a caller may know it better than the checkpoint.
 """
 
 import math
