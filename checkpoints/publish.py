@@ -14,7 +14,7 @@ from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.checkpoint_errors import ContractMismatch
 from metaprobe.checkpoints.files import HUB, Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
-from metaprobe.checkpoints.save import check_target, place
+from metaprobe.checkpoints.save import check_target, write_folder
 
 LIBRARY = "metaprobe"
 HELD_OUT = "held-out folds by group"
@@ -74,7 +74,7 @@ def push(
         manifest = dataclasses.replace(checkpoint.manifest, files={**checkpoint.manifest.files, CARD: entry})
         files = {**files, MANIFEST: manifest_bytes(manifest), CARD: card}
     with tempfile.TemporaryDirectory() as folder:  # what is uploaded is known to load
-        digest = place(Path(folder) / "checkpoint", files).digest
+        digest = write_folder(Path(folder) / "checkpoint", files).digest
     with explain_errors(f"{HUB}{repository}"):
         api = hub.HfApi(library_name=LIBRARY)
         api.create_repo(repository, private=private, exist_ok=True)
@@ -166,7 +166,7 @@ class Pretrained:
         """
         target = Path(folder).resolve()
         check_target(target, self.checkpoint.manifest.kind, overwrite=overwrite)
-        return dataclasses.replace(place(target, self.checkpoint.files()), path=Path(folder))
+        return dataclasses.replace(write_folder(target, self.checkpoint.files()), path=Path(folder))
 
     def push_to_hub(self: HasCheckpoint, repository: str, *, license: str, **options: Any) -> Published:
         """Uploads the checkpoint to the hub and returns its address: see `metaprobe.checkpoints.publish.push`."""

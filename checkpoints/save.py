@@ -188,13 +188,14 @@ def save_checkpoint(
         outputs=session.outputs,
         files={name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()},
     )
-    checkpoint = place(target, {**files, MANIFEST: manifest_bytes(manifest)})
+    checkpoint = write_folder(target, {**files, MANIFEST: manifest_bytes(manifest)})
     return dataclasses.replace(checkpoint, path=Path(path))
 
 
-def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
-    """Makes these files the checkpoint folder `target`, verified before they get this name. Call
-    `check_target` before.
+def write_folder(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """Writes the files of a checkpoint, verifies them, and gives their folder the name `target`.
+
+    A checkpoint that is at `target` is replaced. Call `check_target` before.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _sibling(target, "tmp")

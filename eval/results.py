@@ -234,7 +234,7 @@ class TrajectoryBands:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
     """One kind of probe over all layers. Each fold chooses by `training.linear_probe.near_best`, so its choice need not
-    be the place with the highest `selection_auroc`.
+    be the layer and position with the highest `selection_auroc`.
     """
 
     probe: str
@@ -248,18 +248,20 @@ class LayerSweep:
     shipped: LayerPosition | None = None
     """Layer and position that the probe's checkpoint reads, chosen again from all groups; None without a checkpoint."""
     test_auroc: Interval
-    """AUROC of the chosen places, on held-out answers."""
+    """AUROC at the chosen layers and positions, on held-out answers."""
 
     @property
     def chosen(self) -> LayerPosition:
-        """The place that most folds chose; the last of several."""
-        return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
+        """The layer and position that most folds chose; with a tie, the last in order."""
+        return max(set(self.choices), key=lambda layer_position: (self.choices.count(layer_position), layer_position))
 
     @property
     def fold_counts(self) -> tuple[tuple[LayerPosition, int], ...]:
-        """Each chosen place with its number of folds, the most frequent first."""
-        places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
-        return tuple((place, self.choices.count(place)) for place in places)
+        """Each chosen layer and position with its number of folds, the most frequent first."""
+        layer_positions = sorted(
+            set(self.choices), key=lambda layer_position: (-self.choices.count(layer_position), layer_position)
+        )
+        return tuple((layer_position, self.choices.count(layer_position)) for layer_position in layer_positions)
 
 
 @dataclass(frozen=True, slots=True)

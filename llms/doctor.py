@@ -616,11 +616,11 @@ def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: Parse
 
 def _count_up_to_text(tokens: Sequence[str]) -> int:
     """Returns the number of tokens up to the last one with a text."""
-    return max((place for place, token in enumerate(tokens, start=1) if token), default=0)
+    return max((count for count, token in enumerate(tokens, start=1) if token), default=0)
 
 
 def _mean_difference(a: Sequence[float | None], b: Sequence[float | None]) -> float:
-    """Returns the mean difference of two rows of numbers, over the places at which both have numbers."""
+    """Returns the mean difference of two rows of numbers, over the indices at which both have numbers."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 

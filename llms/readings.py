@@ -23,7 +23,7 @@ from metaprobe.records.activations import to_float16
 from metaprobe.records.canaries import CANARIES, CANARIES_AT_ONCE, CANARY_POSITIONS, FEWEST_CANARIES, CanaryStates
 from metaprobe.records.response import NO_LOGPROB, tokens_of
 from metaprobe.records.segments import marked
-from metaprobe.records.spelling import last_place
+from metaprobe.records.spelling import last_index
 from metaprobe.records.types import (
     LOOK_POSITIONS,
     LOOK_STATES,
@@ -261,17 +261,17 @@ class Readings(ABC):
     def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
         """Returns the indices of the answer tokens that spell the exact answer; none if the answer does not hold it."""
         text = self._decode(answer)
-        # A whole word is preferred to a part of a word, and the last place to others.
+        # A whole word is preferred to a part of a word, and the last occurrence to earlier ones.
         pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
         whole_word_starts = [match.start() for match in re.finditer(pattern, text)] if pattern else []
-        start = whole_word_starts[-1] if whole_word_starts else last_place(text, exact)
+        start = whole_word_starts[-1] if whole_word_starts else last_index(text, exact)
         if not exact or start < 0:
             return np.arange(0)
         # Tokens are counted on decoded beginnings: one token alone may be half a character.
         ends = range(1, len(answer) + 1)
         first_token, last_token = (
-            bisect.bisect_right(ends, place, key=lambda count: len(self._decode(answer[:count])))
-            for place in (start, start + len(exact) - 1)
+            bisect.bisect_right(ends, character, key=lambda count: len(self._decode(answer[:count])))
+            for character in (start, start + len(exact) - 1)
         )
         return np.arange(first_token, last_token + 1)
 

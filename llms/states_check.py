@@ -189,20 +189,20 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
 def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
     """Returns some of the calls with their states in these files, all of one layout."""
     layout = files[0].layout
-    live_places = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
-    positions = tuple(layout.positions[i] for i in live_places)
-    places: dict[str, tuple[ActivationFile, int]] = {}
+    live_indices = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
+    positions = tuple(layout.positions[i] for i in live_indices)
+    location_of_call: dict[str, tuple[ActivationFile, int]] = {}
     for file in files:
         for row, name in enumerate(file.call_ids):
-            places.setdefault(name, (file, row))  # of several states of a call the first are read
-    calls_there = [call for call in found if call.id in places]
+            location_of_call.setdefault(name, (file, row))  # of several states of a call the first are read
+    calls_there = [call for call in found if call.id in location_of_call]
     chosen = calls_there[:: max(len(calls_there) // count, 1)][
         :count
     ]  # from the whole store: its files may be of several sources
     chosen_calls: list[Call] = []
     for call in chosen:
-        file, row = places[call.id]
-        values = file.read(np.array([row]), range(len(layout.layers)), live_places)[0]
+        file, row = location_of_call[call.id]
+        values = file.read(np.array([row]), range(len(layout.layers)), live_indices)[0]
         chosen_calls.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
     return chosen_calls
 

@@ -154,10 +154,10 @@ class CanaryStates:
     def near(self, layers: Sequence[int], reach: int = 2) -> "CanaryStates":
         """Returns the states of these layers and of the stored layers at most `reach` away, by which a layer that is
         numbered otherwise can be named."""
-        places = [
+        layer_indices = [
             i for i, own_layer in enumerate(self.layers) if any(abs(own_layer - layer) <= reach for layer in layers)
         ]
-        return replace(self, layers=tuple(self.layers[i] for i in places), values=self.values[:, places])
+        return replace(self, layers=tuple(self.layers[i] for i in layer_indices), values=self.values[:, layer_indices])
 
     def to_json(self) -> bytes:
         """Returns the content of a file of canaries."""
@@ -296,9 +296,9 @@ def compare_states(
             default the golden states.
     """
     expected, seen_values = golden.astype(np.float64), states.astype(np.float64)
-    layer_places = [list(golden_layers).index(layer) for layer in layers]
+    layer_indices = [list(golden_layers).index(layer) for layer in layers]
     spread = _channel_spread(expected if usual is None else usual.astype(np.float64))
-    off = _apart(seen_values, expected[:, layer_places], spread[:, layer_places])  # (n, layers, positions)
+    off = _apart(seen_values, expected[:, layer_indices], spread[:, layer_indices])  # (n, layers, positions)
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
     drift, worst = float(np.median(off)), float(off.max())
@@ -327,20 +327,20 @@ def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[
     if len(common) < FEWEST_CANARIES:
         return f"it read {len(common)} of {len(golden.ids)} canaries; expected at least {FEWEST_CANARIES}"
     for name in common:
-        golden_place, seen_place = golden.ids.index(name), seen.ids.index(name)
+        golden_row, seen_row = golden.ids.index(name), seen.ids.index(name)
         for part, golden_part, seen_part in (
-            ("prompt", golden.prompts[golden_place], seen.prompts[seen_place]),
-            ("answer", golden.answers[golden_place], seen.answers[seen_place]),
+            ("prompt", golden.prompts[golden_row], seen.prompts[seen_row]),
+            ("answer", golden.answers[golden_row], seen.answers[seen_row]),
         ):
             if golden_part != seen_part:
-                place = next(
+                difference_at = next(
                     (i for i, pair in enumerate(zip(golden_part, seen_part, strict=False)) if pair[0] != pair[1]),
                     min(len(golden_part), len(seen_part)),
                 )
                 return (
                     f"the {part} of canary {name!r} has {len(seen_part)} tokens; expected {len(golden_part)}, and "
-                    f"equal ones from token {place} on: the chat template or the tokenizer is another one; load the "
-                    "one of the training"
+                    f"equal ones from token {difference_at} on: the chat template or the tokenizer is another one; "
+                    "load the one of the training"
                 )
     return ""
 
@@ -369,7 +369,7 @@ def _explanation(
     limit: StatesTolerance,
 ) -> str:
     """Returns the likeliest cause, and what to do."""
-    layer_places = [golden_layers.index(layer) for layer in layers]
+    layer_indices = [golden_layers.index(layer) for layer in layers]
     for i, layer in enumerate(layers):
         for j, other in enumerate(golden_layers):
             as_other = _apart(states[:, i], expected[:, j], spread[:, j])
@@ -377,7 +377,7 @@ def _explanation(
                 return f"its layer {layer} is the layer {other} of the training; number layers as the training did"
     wrong = np.flatnonzero(off.max(axis=(1, 2)) > limit.worst)
     for row in map(int, wrong):
-        others = _apart(states[row][None], expected[:, layer_places], spread[:, layer_places]).max(axis=(1, 2))
+        others = _apart(states[row][None], expected[:, layer_indices], spread[:, layer_indices]).max(axis=(1, 2))
         others[row] = np.inf
         if others.min() <= limit.worst:
             return (

@@ -69,7 +69,7 @@ from metaprobe.records.answers.texts import (
 from metaprobe.records.errors import RecordError
 from metaprobe.records.sandbox import run_assertions
 from metaprobe.records.segments import CLOSINGS, OPENINGS, spoken_text
-from metaprobe.records.spelling import last_place
+from metaprobe.records.spelling import last_index
 from metaprobe.records.types import Item
 
 __all__ = [
@@ -433,7 +433,7 @@ def _without_thinking(text: str) -> str:
         return text
     if sum(text.count(mark) for mark in (*CLOSINGS, *OPENINGS)) <= MOST_THOUGHTS:
         return spoken_text(text)
-    return text[max(last_place(text, mark) + len(mark) for mark in CLOSINGS if mark in text or mark == CLOSINGS[0]) :]
+    return text[max(last_index(text, mark) + len(mark) for mark in CLOSINGS if mark in text or mark == CLOSINGS[0]) :]
 
 
 def _option_left(item: Item, lines: list[str]) -> str:
@@ -477,10 +477,10 @@ def _marked_answer(text: str, question: str) -> str:
             return answer
     candidates = [*_answer_leads(text, question), *((m.start(), m[1]) for m in _last_matches(_HASHED, text, "####"))]
     boxes = [(start, text[inner:end]) for start, inner, end in _joined_boxes(text) if text[inner:end].strip()]
-    for place, answer in sorted(candidates, reverse=True):
-        later_boxes = [box for start, box in boxes if start >= place]
+    for lead_start, answer in sorted(candidates, reverse=True):
+        later_boxes = [box for start, box in boxes if start >= lead_start]
         if later_boxes or answer.strip():
-            if boxes and not later_boxes and boxes[-1][0] > place:
+            if boxes and not later_boxes and boxes[-1][0] > lead_start:
                 break
             return (later_boxes[-1] if later_boxes else answer).strip()
     return boxes[-1][1].strip() if boxes else ""
@@ -563,7 +563,7 @@ def _last_matches(pattern: re.Pattern[str], text: str, required_text: str) -> li
 
 
 def _answer_leads(text: str, question: str) -> Iterator[tuple[int, str]]:
-    """Yields the place of each "Answer:" or the like at the beginning of a sentence, and the rest of its line."""
+    """Yields the character index of each "Answer:" or the like that begins a sentence, and the rest of its line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
     for name in _ASCII_LEADS if text.isascii() else LEADS:
         start, marks_left = lower.rfind(name), MOST_ANSWER_MARKS

@@ -99,28 +99,28 @@ class DecisionQuestion:
         return tuple(answers)
 
 
-def _question(value: object, place: str) -> DecisionQuestion:
-    """Returns a question as JSON gives it; raises `InvalidResponse` with the place of what is wrong."""
+def _question(value: object, json_path: str) -> DecisionQuestion:
+    """Returns a question as JSON gives it; raises `InvalidResponse` with the path of what is wrong."""
     if not isinstance(value, Mapping):
-        raise InvalidResponse(f"{place} is {_short_repr(value)}; expected an object")
+        raise InvalidResponse(f"{json_path} is {_short_repr(value)}; expected an object")
     kind, name = value.get("type"), value.get("name")
     if kind not in ("predicate", *OPTIONS):
-        raise InvalidResponse(f"{place}.type is {_short_repr(kind)}; expected predicate, choice or score")
+        raise InvalidResponse(f"{json_path}.type is {_short_repr(kind)}; expected predicate, choice or score")
     if name is not None and not isinstance(name, str):
-        raise InvalidResponse(f"{place}.name is {_short_repr(name)}; expected a string")
-    instructions, unread = read_parts(value.get("instructions"), f"{place}.instructions")
+        raise InvalidResponse(f"{json_path}.name is {_short_repr(name)}; expected a string")
+    instructions, unread = read_parts(value.get("instructions"), f"{json_path}.instructions")
     if not instructions.strip() and not unread:
-        raise InvalidResponse(f"{place}.instructions is empty; expected a text")
+        raise InvalidResponse(f"{json_path}.instructions is empty; expected a text")
     options: tuple[str | bool, ...] = ()
     if kind in OPTIONS:
         fewest, most_options, field, key = OPTIONS[kind]
         option_list = value.get(field)
         if not isinstance(option_list, (list, tuple)) or not fewest <= len(option_list) <= most_options:
             raise InvalidResponse(
-                f"{place}.{field} is {_short_repr(option_list)}; expected a list of {fewest} to {most_options}"
+                f"{json_path}.{field} is {_short_repr(option_list)}; expected a list of {fewest} to {most_options}"
             )
         for number, option in enumerate(option_list):
-            fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.{field}[{number}]"
+            fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{json_path}.{field}[{number}]"
             if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
                 raise InvalidResponse(f"{where}.{key} is {_short_repr(fields_of_option.get(key))}; expected a string")
             if not isinstance(fields_of_option.get("description"), str | None):
@@ -129,24 +129,24 @@ def _question(value: object, place: str) -> DecisionQuestion:
                 )
             options = (*options, fields_of_option[key])
         if len({(type(option), option) for option in options}) < len(options):
-            raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
+            raise InvalidResponse(f"{json_path}.{field} holds one {key} twice; expected different ones")
     return DecisionQuestion(kind, instructions, name, options, unread)
 
 
-def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
+def read_parts(content: object, json_path: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
     """Returns (text, kind of a part that is not text) of a content: a string, or a list of text, image and JSON parts.
 
     Raises `InvalidResponse` for any other content.
 
     Args:
         content: the content.
-        place: name of the content in errors.
+        json_path: path of the content, for errors.
         kinds: types of the parts that hold text.
     """
     if isinstance(content, str):
         return content, ""
     if not isinstance(content, (list, tuple)):
-        raise InvalidResponse(f"{place} is {_short_repr(content)}; expected a string or a list of parts")
+        raise InvalidResponse(f"{json_path} is {_short_repr(content)}; expected a string or a list of parts")
     texts, unread = [], ""
     for number, part in enumerate(content):
         fields_of_part = part if isinstance(part, Mapping) else {}
@@ -158,7 +158,9 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
         elif kind == "input_image" and isinstance(fields_of_part.get("image_url"), str):
             unread = "an image"
         else:
-            raise InvalidResponse(f"{place}[{number}] is {_short_repr(part)}; expected a part of {', '.join(kinds)}")
+            raise InvalidResponse(
+                f"{json_path}[{number}] is {_short_repr(part)}; expected a part of {', '.join(kinds)}"
+            )
     return "\n".join(texts), unread
 
 
@@ -174,14 +176,15 @@ def _parse_answer(
         source: who decided.
         question: the question; None if it is not known.
     """
-    place = f"answers[{number}]"
+    json_path = f"answers[{number}]"
     fields_of_answer = content if isinstance(content, Mapping) else {}
     kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
     if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
-        raise InvalidResponse(f"{place} is {_short_repr(content)}; expected a predicate, choice, score or refusal")
+        raise InvalidResponse(f"{json_path} is {_short_repr(content)}; expected a predicate, choice, score or refusal")
     if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
         raise InvalidResponse(
-            f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
+            f"{json_path} is a {kind} named {name!r}; "
+            f"expected a {question.kind} named {question.name!r}, or its refusal"
         )
     answer_fields: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
     answer_fields["kind"] = kind
@@ -189,17 +192,17 @@ def _parse_answer(
         return DecisionAnswer(**answer_fields, reason=f"{source or 'the judge'} refused to answer")
     if kind == "predicate":
         return DecisionAnswer(
-            **answer_fields, value=_share(fields_of_answer.get("probability"), f"{place}.probability")
+            **answer_fields, value=_share(fields_of_answer.get("probability"), f"{json_path}.probability")
         )
     options = None if question is None else question.options
-    names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, place, options)
+    names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, json_path, options)
     missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
     reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
     confidence = fields_of_answer.get("confidence")
     answer_fields |= {
         "options": names,
         "probabilities": probabilities,
-        "confidence": None if confidence is None else _share(confidence, f"{place}.confidence"),
+        "confidence": None if confidence is None else _share(confidence, f"{json_path}.confidence"),
         "reason": reason,
     }
     if kind == "choice":
@@ -208,29 +211,32 @@ def _parse_answer(
             options if options is not None else [option["value"] for option in fields_of_answer["probabilities"]]
         )
         if not isinstance(choice, (str, bool)) or (known_options and not _among(choice, known_options)):
-            raise InvalidResponse(f"{place}.choice is {_short_repr(choice)}; expected one of the options")
+            raise InvalidResponse(f"{json_path}.choice is {_short_repr(choice)}; expected one of the options")
         return DecisionAnswer(**answer_fields, choice=_option_name(choice))
     return DecisionAnswer(
-        **answer_fields, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place)
+        **answer_fields, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), json_path)
     )
 
 
 def _distribution(
-    value: object, kind: str, place: str, options: Sequence[str | bool] | None
+    value: object, kind: str, json_path: str, options: Sequence[str | bool] | None
 ) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     """Returns (names, probabilities) of the options, in the question's order if it is known.
 
     Args:
         value: list of options with probabilities, as received.
         kind: kind of the question.
-        place: name of the answer in errors.
+        json_path: path of the answer, for errors.
         options: options of the question, if they are known.
     """
     if not isinstance(value, list):
-        raise InvalidResponse(f"{place}.probabilities is {_short_repr(value)}; expected a list")
+        raise InvalidResponse(f"{json_path}.probabilities is {_short_repr(value)}; expected a list")
     probabilities: dict[str, float] = {}
     for number, option in enumerate(value):
-        fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
+        fields_of_option, where = (
+            (option if isinstance(option, Mapping) else {}),
+            f"{json_path}.probabilities[{number}]",
+        )
         key = "value" if kind == "choice" else "label"
         if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
             raise InvalidResponse(f"{where} is {_short_repr(option)}; expected {key} and probability")
@@ -251,10 +257,14 @@ def _distribution(
         known_names = [_option_name(option) for option in options] if options is not None else None
         for name, level in zip(probabilities, levels, strict=True):
             if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
-                raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known_names}")
+                raise InvalidResponse(
+                    f"{json_path}.probabilities: level {level} is named {name!r}; expected {known_names}"
+                )
         order = sorted(range(len(levels)), key=levels.__getitem__)
         if known_names is None and [levels[i] for i in order] != list(range(len(levels))):
-            raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
+            raise InvalidResponse(
+                f"{json_path}.probabilities has levels {sorted(levels)}; expected each from 0 up once"
+            )
         names = tuple(known_names) if known_names is not None else tuple(list(probabilities)[i] for i in order)
     else:
         names = tuple(probabilities) if options is None else tuple(_option_name(option) for option in options)
@@ -262,23 +272,23 @@ def _distribution(
     if total > 1 + PROBABILITY_ROUNDING or (
         probabilities and len(probabilities) == len(names) and total < 1 - PROBABILITY_ROUNDING
     ):
-        raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
+        raise InvalidResponse(f"{json_path}.probabilities add up to {total:g}; expected 1")
     return names, tuple(probabilities.get(name) for name in names)
 
 
-def _score(value: object, probabilities: Sequence[float | None], is_incomplete: bool, place: str) -> float:
+def _score(value: object, probabilities: Sequence[float | None], is_incomplete: bool, json_path: str) -> float:
     highest_level = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
     if not _is_number(value) or not 0 <= value <= highest_level * (1 + PROBABILITY_ROUNDING):
-        raise InvalidResponse(f"{place}.score is {_short_repr(value)}; expected a level from 0 to {highest_level}")
+        raise InvalidResponse(f"{json_path}.score is {_short_repr(value)}; expected a level from 0 to {highest_level}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
     if probabilities and not is_incomplete and abs(value - mean) > max(highest_level, 1) * 2 * PROBABILITY_ROUNDING:
-        raise InvalidResponse(f"{place}.score is {value:g}, and its levels' mean is {mean:g}; expected the mean")
+        raise InvalidResponse(f"{json_path}.score is {value:g}, and its levels' mean is {mean:g}; expected the mean")
     return min(float(value), float(highest_level))
 
 
-def _share(value: object, place: str) -> float:
+def _share(value: object, json_path: str) -> float:
     if not _is_number(value) or not 0 <= value <= 1:
-        raise InvalidResponse(f"{place} is {_short_repr(value)}; expected a number from 0 to 1")
+        raise InvalidResponse(f"{json_path} is {_short_repr(value)}; expected a number from 0 to 1")
     return float(value)
 
 

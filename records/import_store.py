@@ -265,7 +265,7 @@ class _Import:
         self.report.left_out[reason] += 1
         self._bad.sound += 1  # nothing is wrong with it
         if self._keep is not None:
-            message = f"{self._path}: {answer.place}: {reason}"
+            message = f"{self._path}: {answer.location}: {reason}"
             source = answer.source or answer.line
             of_line = answer.number is not None or isinstance(source, RawLine)
             self._keep.add(source if of_line else {"kind": "left out", "reason": message, "source": source})

@@ -168,15 +168,15 @@ class LineWithRun:
     number: int
     record: dict[str, Any]
     run: Run
-    place: str = ""
-    """Place of the answer in a log that has no lines."""
+    location: str = ""
+    """Location of the answer in a log that has no lines; empty in a file of lines."""
     label_source: str = ""
     """Source of the label `correct`, as in `LoggedAnswer.label_source`."""
 
     def error(self, path: Path, message: str) -> ImportFileError:
         """Returns an error about this line."""
         return _error_at(
-            path, LoggedAnswer(self.place, self.record, number=None if self.place else self.number), message
+            path, LoggedAnswer(self.location, self.record, number=None if self.location else self.number), message
         )
 
     def without_answer(self) -> "LineWithRun":
@@ -214,7 +214,7 @@ def read_log(
     name = path.name
     for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
-    place_of_id: dict[str, str] = {}
+    location_of_id: dict[str, str] = {}
     for answer_number, answer in enumerate(form.read(path, options), 1):
         if answer.line is None:
             on_left_out(answer, answer.left_out)
@@ -243,9 +243,9 @@ def read_log(
                     "leave this line out",
                     MASKED,
                 )
-            if run.id in place_of_id:
+            if run.id in location_of_id:
                 raise of_kind(
-                    f"id {run.id!r} was already used on {place_of_id[run.id]}; expected every line to have its own:"
+                    f"id {run.id!r} was already used on {location_of_id[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"',
                     SAME_ID,
                 )
@@ -260,8 +260,8 @@ def read_log(
             else:
                 on_left_out(answer, (answer.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
-            place_of_id[run.id] = answer.place
-            yield LineWithRun(number, record, run, "" if answer.number else answer.place, label_source)
+            location_of_id[run.id] = answer.location
+            yield LineWithRun(number, record, run, "" if answer.number else answer.location, label_source)
 
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -303,7 +303,7 @@ def _error_at(path: Path, answer: LoggedAnswer, message: str | Exception) -> Imp
     source = answer.line if answer.source is None else answer.source
     if answer.number is not None:
         return at_line(path, answer.number, message, source)
-    error = ImportFileError(f"{path}: {answer.place}: {message}")
+    error = ImportFileError(f"{path}: {answer.location}: {message}")
     error.source = source
     error.kind = reason_of(message if isinstance(message, Exception) else ImportFileError(message))
     return error

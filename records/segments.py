@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from metaprobe.records.errors import InvalidResponse, of_other_tokens
 from metaprobe.records.reading import STOP, read_end
-from metaprobe.records.spelling import last_place, spelled, without_end_marks
+from metaprobe.records.spelling import last_index, spelled, without_end_marks
 from metaprobe.records.types import Segment, SegmentKind
 
 SPACE = " \t\r\n"
@@ -442,7 +442,7 @@ def _tokens_after(pieces: Sequence[str], shown: str, space: str) -> int:
     """
     raw = "".join(pieces)
     leading_space = len(raw) - len(raw.lstrip(SPACE))
-    shown_start = leading_space if raw.startswith(shown, leading_space) else last_place(raw, shown)
+    shown_start = leading_space if raw.startswith(shown, leading_space) else last_index(raw, shown)
     if not shown or shown_start < 0:
         return 0
     end = shown_start + len(shown)

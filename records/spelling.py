@@ -50,14 +50,14 @@ def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.
         done_to = match.end()
 
 
-def last_place(text: str, part: str) -> int:
-    """Returns the last place of `part` in the text; -1 if the text does not hold it.
+def last_index(text: str, part: str) -> int:
+    """Returns the character index of the last `part` in the text; -1 if the text does not hold it.
 
     For a part such as "ab" and a text of many a's, `str.rfind` takes time in proportion to the product of both lengths.
     `str.find` does not.
     """
-    place = text[::-1].find(part[::-1])
-    return place if place < 0 else len(text) - place - len(part)
+    reversed_start = text[::-1].find(part[::-1])
+    return reversed_start if reversed_start < 0 else len(text) - reversed_start - len(part)
 
 
 def read_int(digits: str) -> int:

@@ -151,7 +151,7 @@ def test_a_log_as_inspects_own_reader_gives_it_has_the_same_lines(tmp_path: Path
         theirs = log.read_eval_log(str(path), resolve_attachments=True, format=path.suffix[1:])
         (tmp_path / "theirs.json").write_text(theirs.model_dump_json(exclude_none=True))
         read = [list(read_inspect(one, LogOptions())) for one in (path, tmp_path / "theirs.json")]
-        ours, again = ({sample.place: (sample.line, sample.left_out) for sample in samples} for samples in read)
+        ours, again = ({sample.location: (sample.line, sample.left_out) for sample in samples} for samples in read)
         assert ours == again
 
 

@@ -143,7 +143,7 @@ def _with_line_styles(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Returns each method with its line style: methods of one family have different ones."""
     families = [method.family for method in methods]
     return [
-        (method, DASHES[families[:place].count(method.family) % len(DASHES)]) for place, method in enumerate(methods)
+        (method, DASHES[families[:index].count(method.family) % len(DASHES)]) for index, method in enumerate(methods)
     ]
 
 
@@ -268,8 +268,8 @@ def roc_and_risk_figures(comparison: Comparison, methods: Sequence[MethodResult]
 
     # The drawings.
     def thinned_in_per_cent(start: int, *curve: np.ndarray) -> list[np.ndarray]:
-        places = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
-        return [100 * values[places] for values in curve]
+        indices = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
+        return [100 * values[indices] for values in curve]
 
     def paint_roc(ax: Axes) -> None:
         roc_curve: Any = require("sklearn.metrics", "fit").roc_curve
@@ -440,7 +440,7 @@ def layers_figure(index: int, sweep: LayerSweep) -> Figure:
     chosen_text = (
         f"{_layer_position(sweep.chosen)}{'' if is_highest else ' by the one-standard-error rule, not the highest'}"
     )
-    folds = ", ".join(f"{_layer_position(place)} in {count}" for place, count in sweep.fold_counts)
+    folds = ", ".join(f"{_layer_position(layer_position)} in {count}" for layer_position, count in sweep.fold_counts)
     shipped_text = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
     choices_text = f"Chosen by {len(sweep.choices)} folds: {folds}{shipped_text}"
     return Figure(

@@ -184,12 +184,12 @@ def _explicit_or_implicit(comparison: Comparison) -> str:
     if signals is None or isnan(signals.whole.difference.estimate):
         return ""
     whole = signals.whole
-    places = [(signals.implicit, whole.implicit), (signals.explicit, whole.explicit)]
+    signals_with_auroc = [(signals.implicit, whole.implicit), (signals.explicit, whole.explicit)]
     difference = whole.difference
     if whole.ahead == "explicit":
-        places.reverse()
+        signals_with_auroc.reverse()
         difference = replace(difference, estimate=-difference.estimate, low=-difference.high, high=-difference.low)
-    (first, first_auroc), (second, second_auroc) = places
+    (first, first_auroc), (second, second_auroc) = signals_with_auroc
     verdict = f"{whole.ahead.capitalize()}" if whole.ahead else "Neither is shown to be ahead"
     pairs = "a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")
     sentences = [

@@ -109,7 +109,7 @@ def _page(
 
     def commands(text: str) -> Sequence[tuple[str, bool]]:
         """Returns the parts of a text, each with whether it is a command line, which stands between backticks."""
-        return [(part, place % 2 == 1) for place, part in enumerate(text.split("`")) if part]
+        return [(part, index % 2 == 1) for index, part in enumerate(text.split("`")) if part]
 
     return str(
         environment.get_template("page.html.j2").render(

@@ -164,7 +164,7 @@ class _Collecting:
         self.unread: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.cut: Counter[str] = Counter()
-        self._index_of_item = {item.id: place for place, item in enumerate(items)}
+        self._index_of_item = {item.id: index for index, item in enumerate(items)}
         self._store_run, self._on_run = store_run, on_run
         self._gate = asyncio.Semaphore(concurrency)
 

@@ -10,7 +10,7 @@ from metaprobe.papers.systems import Models, System
 from metaprobe.papers.systems.system_options import Options
 
 JUDGE = "judge"
-_PLACE_AND_MODEL = re.compile(r"([A-Za-z][\w-]*)=(.+)")
+_PART_AND_MODEL = re.compile(r"([A-Za-z][\w-]*)=(.+)")
 
 
 def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
@@ -24,39 +24,39 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
         system: the system.
         agents: names of the agents.
     """
-    places = (*system.stages, *system.roles, *agents)
-    model_of_place: dict[str, str] = {}
+    part_names = (*system.stages, *system.roles, *agents)
+    model_by_part: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
-        match = None if Path(spec).exists() or ModelName(spec).elsewhere else _PLACE_AND_MODEL.fullmatch(spec)
+        match = None if Path(spec).exists() or ModelName(spec).elsewhere else _PART_AND_MODEL.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
-        if name and name not in places:
+        if name and name not in part_names:
             raise RecordError(
-                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(places)}"
+                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(part_names)}"
             )
-        if name in model_of_place:
+        if name in model_by_part:
             # An address may hold a key.
             shown = " and ".join(
-                repr(spec_of_model.partition("@")[0]) for spec_of_model in (model_of_place[name], model)
+                repr(spec_of_model.partition("@")[0]) for spec_of_model in (model_by_part[name], model)
             )
             raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
-        model_of_place[name] = model
+        model_by_part[name] = model
     # If every model is for a stage or agent, the first one also answers all other stages.
-    return {"": next(iter(model_of_place.values())), **model_of_place}
+    return {"": next(iter(model_by_part.values())), **model_by_part}
 
 
-def model_for(model_of_place: Mapping[str, str], stage: str, agent: str = "") -> str:
+def model_for(model_by_part: Mapping[str, str], stage: str, agent: str = "") -> str:
     """Returns the model that an agent asks at a stage, as `Models.of` finds it; the name of no agent is empty.
 
     Args:
-        model_of_place: specifications by stage or agent.
+        model_by_part: specifications by part: a stage, a role or an agent; "" for the default.
         stage: the stage.
         agent: name of the agent.
     """
-    return (agent and model_of_place.get(agent)) or model_of_place.get(stage) or model_of_place[""]
+    return (agent and model_by_part.get(agent)) or model_by_part.get(stage) or model_by_part[""]
 
 
 def load_models(
-    model_of_place: dict[str, str],
+    model_by_part: dict[str, str],
     system: System,
     signals: SignalSource,
     agents: Sequence[str],
@@ -72,7 +72,7 @@ def load_models(
     Raises `RecordError` if a checkpoint reads something that its model does not provide.
 
     Args:
-        model_of_place: specifications by stage or agent.
+        model_by_part: specifications by part: a stage, a role or an agent; "" for the default.
         system: the system.
         signals: source of the signals.
         agents: names of the agents.
@@ -83,9 +83,9 @@ def load_models(
         concurrency: most requests in flight.
     """
     all_readings = list(readings(system, signals, agents))
-    needed: dict[str, set[int]] = {model: set() for model in model_of_place.values()}
+    needed: dict[str, set[int]] = {model: set() for model in model_by_part.values()}
     for stage, agent, replacement in all_readings:
-        needed[model_for(model_of_place, stage, agent)].update(replacement.layers)
+        needed[model_for(model_by_part, stage, agent)].update(replacement.layers)
     if layers is not None and (remote := [model for model in needed if not ModelName(model).keeps_states]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
@@ -97,14 +97,14 @@ def load_models(
             batch_size=batch_size,
             concurrency=concurrency,
         )
-    if not loaded[model_of_place[""]].capabilities.text or any(
-        not loaded[model].capabilities.text for name, model in model_of_place.items() if name not in ("", JUDGE)
+    if not loaded[model_by_part[""]].capabilities.text or any(
+        not loaded[model].capabilities.text for name, model in model_by_part.items() if name not in ("", JUDGE)
     ):
         raise RecordError(
             "decisions: models answer typed questions and write no text: give one as --judge only, and another model "
             "for the other stages"
         )
-    models = Models(loaded[model_of_place[""]], {name: loaded[model] for name, model in model_of_place.items() if name})
+    models = Models(loaded[model_by_part[""]], {name: loaded[model] for name, model in model_by_part.items() if name})
     for stage, agent, replacement in all_readings:
         _check_reading(models.of(stage, agent), replacement)
     return models
@@ -225,17 +225,17 @@ def check_constants(system: System, variants: Sequence[str], constants: Sequence
         )
 
 
-def check_limits(options: Options, system: System, model_of_place: Mapping[str, str], agents: Sequence[str]) -> None:
+def check_limits(options: Options, system: System, model_by_part: Mapping[str, str], agents: Sequence[str]) -> None:
     """Raises `RecordError` if a model on this machine would generate without a limit.
 
     Args:
         options: the options of calls.
         system: the system.
-        model_of_place: specification of a model by its stage or agent, "" for the default.
+        model_by_part: specification of a model by its stage or agent, "" for the default.
         agents: names of the agents.
     """
     for stage, limit in options.tokens.items():
-        specs = {model_for(model_of_place, stage, agent) for agent in (*agents, *system.roles, "")}
+        specs = {model_for(model_by_part, stage, agent) for agent in (*agents, *system.roles, "")}
         if limit is None and (local := sorted(model for model in specs if not ModelName(model).elsewhere)):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "

@@ -138,45 +138,45 @@ def _subject(content: object) -> Subject:
     subject = Subject()
     open_calls: dict[str, str] = {}
     for number, item in enumerate(content):
-        place = f"input[{number}]"
+        json_path = f"input[{number}]"
         if not isinstance(item, dict):
-            raise InvalidResponse(f"{place} is no object")
+            raise InvalidResponse(f"{json_path} is no object")
         kind = item.get("type", "message")
         if not isinstance(kind, str):
-            raise InvalidResponse(f"{place}.type is no string")
+            raise InvalidResponse(f"{json_path}.type is no string")
         if kind == "message":
-            _add_message(subject, item, place, last=number == len(content) - 1)
+            _add_message(subject, item, json_path, last=number == len(content) - 1)
         elif kind in FIELDS_OF_CALL:
             if not all(isinstance(item.get(name), str) for name in FIELDS_OF_CALL[kind]):
-                raise InvalidResponse(f"{place}: a {kind} needs {', '.join(FIELDS_OF_CALL[kind])}")
+                raise InvalidResponse(f"{json_path}: a {kind} needs {', '.join(FIELDS_OF_CALL[kind])}")
             open_calls[item["call_id"]] = kind
             subject.unread = subject.unread or "a tool call"
         elif kind in CALL_OF_OUTPUT:
-            read_parts(item.get("output"), f"{place}.output")
+            read_parts(item.get("output"), f"{json_path}.output")
             if not isinstance(item.get("call_id"), str) or open_calls.get(item["call_id"]) != CALL_OF_OUTPUT[kind]:
-                raise InvalidResponse(f"{place}.call_id names no {CALL_OF_OUTPUT[kind]} before it")
+                raise InvalidResponse(f"{json_path}.call_id names no {CALL_OF_OUTPUT[kind]} before it")
             subject.unread = subject.unread or "the output of a tool"
         else:
             raise InvalidResponse(
-                f"{place}.type is {_cut(kind)}; expected message, {', '.join([*FIELDS_OF_CALL, *CALL_OF_OUTPUT])}"
+                f"{json_path}.type is {_cut(kind)}; expected message, {', '.join([*FIELDS_OF_CALL, *CALL_OF_OUTPUT])}"
             )
     return subject
 
 
-def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last: bool) -> None:
+def _add_message(subject: Subject, item: Mapping[str, Any], json_path: str, *, last: bool) -> None:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in TEXT_TYPES_OF_ROLE:
-        raise InvalidResponse(f"{place}.role is {_cut(str(role))}; expected {', '.join(TEXT_TYPES_OF_ROLE)}")
+        raise InvalidResponse(f"{json_path}.role is {_cut(str(role))}; expected {', '.join(TEXT_TYPES_OF_ROLE)}")
     if role == "assistant" and isinstance(content, list):
         refused = [part for part in content if isinstance(part, dict) and part.get("type") == "refusal"]
         if not all(isinstance(part.get("refusal"), str) for part in refused):
-            raise InvalidResponse(f"{place}.content: a refusal needs its text")
+            raise InvalidResponse(f"{json_path}.content: a refusal needs its text")
         if refused:
             subject.unread = subject.unread or "a refusal of the assistant"
         content = [part for part in content if part not in refused]
-    text, unread = read_parts(content, f"{place}.content", kinds=TEXT_TYPES_OF_ROLE[role])
+    text, unread = read_parts(content, f"{json_path}.content", kinds=TEXT_TYPES_OF_ROLE[role])
     if unread and role != "user":
-        raise InvalidResponse(f"{place}.content holds {unread}; expected text of {role}")
+        raise InvalidResponse(f"{json_path}.content holds {unread}; expected text of {role}")
     subject.unread = subject.unread or unread
     subject.messages.append(Message(role, text))
     if item.get(MEASURED_FIELD) is None:
@@ -185,7 +185,7 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
     has_known_fields = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE_KEY, DECISION_KEY}
     if role != "assistant" or not has_known_fields:
         raise InvalidResponse(
-            f'{place}.{MEASURED_FIELD} is not what an assistant message may bring: {{"response": RESPONSE}} or '
+            f'{json_path}.{MEASURED_FIELD} is not what an assistant message may bring: {{"response": RESPONSE}} or '
             '{"decision": DECISION}'
         )
     if not last:

@@ -327,10 +327,10 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         return Scorer(predictor, metrics, max_tokens=max_tokens, role=role, shadow=shadow, events=events)
 
     seats = {}
-    for name, place in pinned_paths.items():
+    for name, pinned_path in pinned_paths.items():
         on_trial = name in trial_checkpoints
         trial_scorer = scorer(trial_checkpoints[name], name, "canary") if on_trial else None
-        seats[name] = Seat(scorer(place, name, "judge"), trial_scorer)
+        seats[name] = Seat(scorer(pinned_path, name, "judge"), trial_scorer)
     texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in pinned_paths if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
@@ -381,7 +381,7 @@ def _places(settings: Settings, load: Load) -> dict[str, PinnedPath]:
                         " once, as NAME=CHECKPOINT, so that it is clear whose answers it judges"
                     )
                 pinned_paths.setdefault(name, (location, sha256))
-    models = [place for name, place in pinned_paths.items() if not name.startswith(TEXT_PREFIX)]
+    models = [pinned_path for name, pinned_path in pinned_paths.items() if not name.startswith(TEXT_PREFIX)]
     pinned_paths.setdefault(
         "", models[0] if models else (QualityPredictor.bundled, None)
     )  # the first one judges all others too

@@ -187,5 +187,5 @@ def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> Non
         where: what failed.
         error: the error.
     """
-    places = "".join(traceback.format_tb(error.__traceback__))
-    log.error("%s failed: %s\n%s", where, type(error).__name__, places)
+    stack_text = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s failed: %s\n%s", where, type(error).__name__, stack_text)

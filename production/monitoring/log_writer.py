@@ -139,11 +139,11 @@ class Spool:
             self._write(json.dumps({_DROPPED_KEY: number}).encode() + b"\n")
 
     def next(self, max_rows: int) -> tuple[list[dict[str, Any]], int, int]:
-        """Returns (waiting rows, number of entries dropped before them, place after them for `taken`)."""
+        """Returns (waiting rows, number of entries dropped before them, byte offset after them for `taken`)."""
         rows: list[dict[str, Any]] = []
-        dropped, place = 0, self._read_until
+        dropped, next_offset = 0, self._read_until
         for line in self._lines():
-            place += len(line)
+            next_offset += len(line)
             row = _row_of_line(line)
             if row is not None:
                 rows.append(row)
@@ -154,12 +154,15 @@ class Spool:
                     dropped += 1
             if len(rows) == max_rows:
                 break
-        return rows, dropped, place
+        return rows, dropped, next_offset
 
-    def taken(self, rows: int, place: int) -> None:
-        """Records that this many rows, up to that place, are in the log. An exhausted file becomes short."""
+    def taken(self, rows: int, next_offset: int) -> None:
+        """Records that this many rows, up to the byte `next_offset` of the file, are in the log.
+
+        An exhausted file becomes short.
+        """
         self.waiting -= rows
-        self._read_until = place
+        self._read_until = next_offset
         if not self.unread:
             os.ftruncate(self._file, _HEAD_BYTES)
             self._read_until = _HEAD_BYTES
@@ -419,8 +422,8 @@ class BackgroundWriter:
             except LogError:
                 raise
             except Exception as error:  # the thread must go on, whatever is wrong with these
-                places = "".join(traceback.format_tb(error.__traceback__))
-                logger.error("a batch of the score log was dropped: %s\n%s", type(error).__name__, places)
+                stack_text = "".join(traceback.format_tb(error.__traceback__))
+                logger.error("a batch of the score log was dropped: %s\n%s", type(error).__name__, stack_text)
                 self.dropped += len(batch)
             with self._leaving_lock:  # unless `close` has moved them meanwhile
                 self._take_off(min(len(batch), len(self._queue)))
@@ -450,12 +453,12 @@ class BackgroundWriter:
         if not files:
             return False
         spool, is_own = files[0], files[0] is self._spool
-        rows, dropped, place = spool.next(ENTRIES_PER_TRANSACTION)
+        rows, dropped, next_offset = spool.next(ENTRIES_PER_TRANSACTION)
         if rows:
             self.repeated += self._insert([_DEFAULT_ROW | row for row in rows], len(rows) if is_own else 0)
         if dropped:
             self._say_lost(dropped)
-        spool.taken(len(rows), place)
+        spool.taken(len(rows), next_offset)
         if is_own:
             self._stored_count += len(rows)
         more_waits = len(files) > 1 or spool.unread

@@ -171,7 +171,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
 def further_answers(tables: Tables, request_id: str) -> list[str]:
     """Returns the ids of the other answers to a request, as the proxy numbers them, that the log holds."""
     with tables.transaction() as run:
-        further = known_requests(run, [f"{request_id}:{place}" for place in range(1, MAX_REQUEST_ANSWERS)])
+        further = known_requests(run, [f"{request_id}:{index}" for index in range(1, MAX_REQUEST_ANSWERS)])
     return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
 
 

@@ -296,14 +296,14 @@ class LogColumns:
 
     def tag(self, name: str) -> Texts:
         """Returns each answer's tag with that name; empty if it was not given."""
-        place = CONTEXT_COLUMNS.index("tags")
+        column_index = CONTEXT_COLUMNS.index("tags")
         return self._names_of_answers(
-            {number: str(json.loads(context[place]).get(name, "")) for number, context in self._contexts.items()}
+            {number: str(json.loads(context[column_index]).get(name, "")) for number, context in self._contexts.items()}
         )
 
     def _context_column(self, name: str) -> Texts:
-        place = CONTEXT_COLUMNS.index(name)
-        return self._names_of_answers({number: context[place] for number, context in self._contexts.items()})
+        column_index = CONTEXT_COLUMNS.index(name)
+        return self._names_of_answers({number: context[column_index] for number, context in self._contexts.items()})
 
     def _names_of_answers(self, name_by_context: Mapping[int, str]) -> Texts:
         """Returns each answer's name from its context's number. Answers of one context share one string."""
@@ -359,11 +359,11 @@ def chosen_contexts(
         statement = statement.where(contexts.c.model == model)
     if checkpoint is not None:
         statement = statement.where(contexts.c.checkpoint == checkpoint)
-    place = CONTEXT_COLUMNS.index("tags")
+    column_index = CONTEXT_COLUMNS.index("tags")
     return {
         int(number): values
         for number, *values in tables.read(statement)
-        if not tags or tags.items() <= json.loads(values[place]).items()
+        if not tags or tags.items() <= json.loads(values[column_index]).items()
     }
 
 

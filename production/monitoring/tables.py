@@ -205,9 +205,9 @@ def _first_of_each(*order: Any, where: Iterable[sa.ColumnElement[bool]] = ()) ->
     """Returns a query for the first label of each request in this order, as the fields of `FeedbackLabel`,
     and its id.
     """
-    place = sa.func.row_number().over(partition_by=labels.c.request_id, order_by=order).label("place")
-    ranked = sa.select(*(labels.c[name] for name in _LABEL), labels.c.id, place).where(*where).subquery()
-    return sa.select(*(ranked.c[name] for name in _LABEL), ranked.c.id).where(ranked.c.place == 1)
+    label_rank = sa.func.row_number().over(partition_by=labels.c.request_id, order_by=order).label("label_rank")
+    ranked = sa.select(*(labels.c[name] for name in _LABEL), labels.c.id, label_rank).where(*where).subquery()
+    return sa.select(*(ranked.c[name] for name in _LABEL), ranked.c.id).where(ranked.c.label_rank == 1)
 
 
 current_labels = _first_of_each(SOURCE_RANK, labels.c.id.desc()).subquery("current_labels")

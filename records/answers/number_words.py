@@ -62,8 +62,8 @@ _TENS = {
 _SMALL_NUMBERS = {name: int(digits) for name, digits in NUMBER_WORDS.items()} | _TENS | {"fourty": 40}
 _BIG_NUMBERS = {name: SCALE_OF[name] for name in ("thousand", "million", "billion", "bn", "trillion", "quadrillion")}
 _ORDINALS = {
-    name: place
-    for place, name in enumerate(
+    name: number
+    for number, name in enumerate(
         "second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(), 2
     )
 }

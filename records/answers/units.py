@@ -223,12 +223,12 @@ def units_in(unit: str, smaller: str) -> int:
     return 0
 
 
-def unit_at(text: str, place: int) -> re.Match[str] | None:
-    """Returns the unit at a place of the text, after a number; None if there is no unit."""
-    first_word = _FIRST_WORD.match(text, place)
+def unit_at(text: str, start: int) -> re.Match[str] | None:
+    """Returns the unit after a number, at the character `start` of the text; None if there is no unit."""
+    first_word = _FIRST_WORD.match(text, start)
     if first_word is None or first_word[1].lower() not in _FIRST_WORDS:
         return None
-    return None if _INCHES.match(text, place) else UNIT.match(text, place)
+    return None if _INCHES.match(text, start) else UNIT.match(text, start)
 
 
 def _units_in_text(text: str) -> Iterator[re.Match[str]]:

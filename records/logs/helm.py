@@ -56,11 +56,11 @@ def read_helm(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     for number, (run_fields, state_of_request) in enumerate(
         elements(state_path, "request_states", on_bytes=options.on_bytes), 1
     ):
-        place = f"request {number}"
+        location = f"request {number}"
         yield from read_record(
             state_path,
-            place,
-            _logged_answers(place, run, run_fields, state_of_request, stats, options),
+            location,
+            _logged_answers(location, run, run_fields, state_of_request, stats, options),
             options,
             state_of_request,
         )
@@ -110,7 +110,7 @@ def _key(fields_of_state: Mapping[str, Any], instance_id: object) -> Key:
 
 
 def _logged_answers(
-    place: str,
+    location: str,
     run: str,
     run_fields: Mapping[str, Any],
     state: object,
@@ -120,7 +120,7 @@ def _logged_answers(
     """Yields each completion of a request.
 
     Args:
-        place: place of the request in the file.
+        location: where the request is in the file, for messages.
         run: name of the run.
         run_fields: fields of the file before the requests.
         state: the request with its result.
@@ -198,7 +198,7 @@ def _logged_answers(
                 thinking=thinking,
             ),
         }
-        yield LoggedAnswer(place, line, "" if logprobs else ZEROS, source=request_state, label_source=label_source)
+        yield LoggedAnswer(location, line, "" if logprobs else ZEROS, source=request_state, label_source=label_source)
 
 
 def _logprobs(candidate: Mapping[str, Any], text: str, thinking: str) -> dict[str, Any] | None:

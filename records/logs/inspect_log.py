@@ -71,8 +71,10 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
                 " the mark off with uninvalidate_samples"
             )
         header = header_fields
-        place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
-        yield from read_record(path, place, _logged_answers(place, header, sample, options), options, dict(sample))
+        location = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
+        yield from read_record(
+            path, location, _logged_answers(location, header, sample, options), options, dict(sample)
+        )
     if header is None:
         raise ImportFileError(f"{path}: {_no_samples_message({})}")
 
@@ -179,7 +181,7 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 
 def _logged_answers(
-    place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions
+    location: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions
 ) -> Iterator[LoggedAnswer]:
     """Yields the answer of a sample, and each further choice as one without a score.
 
@@ -216,9 +218,9 @@ def _logged_answers(
         "labels": labels,
         "response": response,
     }
-    yield LoggedAnswer(place, line, label_source=label_source)
+    yield LoggedAnswer(location, line, label_source=label_source)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
-        yield LoggedAnswer(place, None, "a further choice, which has no score", source=dict(sample))
+        yield LoggedAnswer(location, None, "a further choice, which has no score", source=dict(sample))
 
 
 def response_of(

@@ -56,15 +56,15 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
         filter_name = text_or_empty(record.get("filter"))
         filters[filter_name] = None
         filter_read = filter_read or filter_name
-        place = f"line {number}"
+        location = f"line {number}"
         if filter_name != filter_read:
             reason = (
                 f"the same answer under the filter {filter_name!r}; the grades of {filter_read!r} are taken (--correct"
                 " METRIC,FILTER chooses)"
             )
-            yield LoggedAnswer(place, None, reason, number, record)
+            yield LoggedAnswer(location, None, reason, number, record)
             continue
-        yield from read_record(path, place, _logged_answers(place, number, record, run, score), options, record)
+        yield from read_record(path, location, _logged_answers(location, number, record, run, score), options, record)
     if filters and filter_read not in filters:
         raise ImportFileError(f"{path}: there is no filter {filter_read!r}; expected one of {', '.join(filters)}")
 
@@ -87,12 +87,12 @@ def _run_of_file(path: Path) -> dict[str, Any]:
 
 
 def _logged_answers(
-    place: str, number: int, record: Mapping[str, Any], run: Mapping[str, Any], score: str
+    location: str, number: int, record: Mapping[str, Any], run: Mapping[str, Any], score: str
 ) -> Iterator[LoggedAnswer]:
     """Yields the answers of one sample.
 
     Args:
-        place: place of the sample in the log.
+        location: where the sample is in the log, for messages.
         number: line of the sample.
         record: the line.
         run: task, model and name of the run.
@@ -114,18 +114,18 @@ def _logged_answers(
     line = {**run, "id": str(identity), "question_id": str(identity)}
     first_answer = answers[0][0]
     if isinstance(first_answer, str):
-        yield from _generated(place, number, record, line, request_arguments[0], answers[0], score)
+        yield from _generated(location, number, record, line, request_arguments[0], answers[0], score)
     elif len(request_arguments) > 1:
         option_line, label_source = _likeliest_option(
             record, line, request_arguments, [arguments[0] for arguments in answers], score
         )
-        yield LoggedAnswer(place, option_line, "", number, record, label_source)
+        yield LoggedAnswer(location, option_line, "", number, record, label_source)
     else:
         raise NoAnswer(GIVEN_TEXT)
 
 
 def _generated(
-    place: str,
+    location: str,
     number: int,
     record: Mapping[str, Any],
     line: dict[str, Any],
@@ -136,7 +136,7 @@ def _generated(
     """Yields answers in words. A metric judges the text that the filter kept.
 
     Args:
-        place: place of the sample in the log.
+        location: where the sample is in the log, for messages.
         number: line of the sample.
         record: the line.
         line: the import line, as far as it is known.
@@ -169,7 +169,7 @@ def _generated(
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
         }
-        yield LoggedAnswer(place, repeat_line, number=number, source=record, label_source=label_source)
+        yield LoggedAnswer(location, repeat_line, number=number, source=record, label_source=label_source)
 
 
 def _likeliest_option(

@@ -248,8 +248,8 @@ class NoAnswer(RecordError):
 class LoggedAnswer:
     """One answer of a log."""
 
-    place: str
-    """Place of the answer in the log, such as `line 3` or `sample q1, epoch 2`."""
+    location: str
+    """Location of the answer in the log, such as `line 3` or `sample q1, epoch 2`."""
     line: dict[str, Any] | None
     """The answer as an import line; None if it cannot be imported."""
     left_out: str = ""
@@ -278,14 +278,14 @@ class LogOptions:
 
 
 def read_record(
-    path: Path, place: str, answers: Iterable[LoggedAnswer], options: LogOptions, source: object
+    path: Path, location: str, answers: Iterable[LoggedAnswer], options: LogOptions, source: object
 ) -> list[LoggedAnswer]:
     """Returns the answers of one record, or one entry that says why there are none. An error goes to `on_error`, or is
     raised.
 
     Args:
         path: the file.
-        place: place of the record in the log.
+        location: where the record is in the log, for messages.
         answers: the answers, made while they are read here.
         options: how the log is read.
         source: the log's own record.
@@ -296,9 +296,9 @@ def read_record(
             replace(answer, source=source) if is_raw_line or answer.source is None else answer for answer in answers
         ]
     except NoAnswer as reason:
-        return [LoggedAnswer(place, None, str(reason), source=source)]
+        return [LoggedAnswer(location, None, str(reason), source=source)]
     except ImportFileError as problem:
-        error = ImportFileError(f"{path}: {place}: {problem}")
+        error = ImportFileError(f"{path}: {location}: {problem}")
         error.source, error.kind = source, reason_of(problem)
         hand_over(error, options.on_error, problem)
         return []

@@ -31,8 +31,8 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]
         requests = _Requests(options.requests, requests_file) if options.requests is not None else None
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
-            place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
-            yield from read_record(path, place, _logged_answers(place, number, record, requests), options, record)
+            location = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
+            yield from read_record(path, location, _logged_answers(location, number, record, requests), options, record)
 
 
 class _Requests:
@@ -66,7 +66,7 @@ class _Requests:
 
 
 def _logged_answers(
-    place: str, number: int, record: Mapping[str, Any], requests: _Requests | None
+    location: str, number: int, record: Mapping[str, Any], requests: _Requests | None
 ) -> Iterator[LoggedAnswer]:
     """Yields the answers of a result line, one for each choice.
 
@@ -104,7 +104,7 @@ def _logged_answers(
         line["sampling"] = {key: value for key, value in sampling.items() if value is not None} or None
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) < 2:
-        yield _logged_answer(place, line, number)
+        yield _logged_answer(location, line, number)
         return
     # `usage` counts the tokens of all choices together.
     shared_fields = {key: value for key, value in body.items() if key != "usage"}
@@ -117,14 +117,14 @@ def _logged_answers(
         }
         if choice_number > 1:
             choice_line["labels"] = {}  # the line's labels are those of the first choice
-        yield _logged_answer(place, line | choice_line, number)
+        yield _logged_answer(location, line | choice_line, number)
 
 
-def _logged_answer(place: str, line: dict[str, Any], number: int) -> LoggedAnswer:
+def _logged_answer(location: str, line: dict[str, Any], number: int) -> LoggedAnswer:
     """Returns the line as a sample. A tool call is left out, because it is no answer in words.
 
     Args:
-        place: place of the line in messages.
+        location: where the line is in the file, for messages.
         line: the line.
         number: its number.
     """
@@ -134,8 +134,11 @@ def _logged_answer(place: str, line: dict[str, Any], number: int) -> LoggedAnswe
     message_fields = message if isinstance(message, Mapping) else {}
     tool_calls = message_fields.get("tool_calls") or message_fields.get("function_call")
     if tool_calls or read_end(choice.get("finish_reason")) == TOOL_CALL:
-        return LoggedAnswer(place, None, TOOL_CALL_REASON, number, line)
+        return LoggedAnswer(location, None, TOOL_CALL_REASON, number, line)
     label_names = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
     return LoggedAnswer(
-        place, line, number=number, label_source=f"labelled by the line ({label_names})" if label_names else "no label"
+        location,
+        line,
+        number=number,
+        label_source=f"labelled by the line ({label_names})" if label_names else "no label",
     )

@@ -231,14 +231,14 @@ THOUGHT = "the model thought first, and nothing says which log-probabilities are
 
 def read_promptfoo(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each result of a file."""
-    for place, number, evaluation, result in _results(path, options):
+    for location, number, evaluation, result in _results(path, options):
         yield from read_record(
-            path, place, _logged_answers(place, number, evaluation, result, options), options, result
+            path, location, _logged_answers(location, number, evaluation, result, options), options, result
         )
 
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
-    """Yields (place, line, name of the evaluation, result)."""
+    """Yields (location, line, name of the evaluation, result)."""
     if _is_lines(path):
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             yield f"line {number}", number, "", record
@@ -251,10 +251,10 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
             or text_or_empty(before.get("id"))
             or text_or_empty(before.get("timestamp"))
         )
-        place = f"result {number}"
+        location = f"result {number}"
         if before.get("version") == _VERSION_WITHOUT_NAMES and isinstance(result, Mapping):
-            result = {"id": place.replace(" ", "-"), **result}
-        yield place, None, name, result
+            result = {"id": location.replace(" ", "-"), **result}
+        yield location, None, name, result
 
 
 FIRST_LINES = 9
@@ -276,12 +276,12 @@ def _is_lines(path: Path) -> bool:
 
 
 def _logged_answers(
-    place: str, number: int | None, evaluation: str, result: object, options: LogOptions
+    location: str, number: int | None, evaluation: str, result: object, options: LogOptions
 ) -> Iterator[LoggedAnswer]:
     """Yields the answer of one result.
 
     Args:
-        place: place of the result in the file.
+        location: where the result is in the file, for messages.
         number: line of the result, if the file has lines.
         evaluation: name of the evaluation.
         result: the result.
@@ -311,7 +311,7 @@ def _logged_answers(
     details = mapping(token_usage.get("completionDetails"), '"completionDetails"')
     # Names of the sample.
     indices = [result_fields.get("testIdx"), result_fields.get("promptIdx")]
-    if not isinstance(result_fields.get("id"), str) and not all(type(place) is int for place in indices):
+    if not isinstance(result_fields.get("id"), str) and not all(type(index) is int for index in indices):
         raise ImportFileError(f'the result has the places {name_value(indices)}; expected an "id", or whole numbers')
     filled_values = result_fields.get("vars") or mapping(result_fields.get("testCase"), '"testCase"').get("vars")
     line: dict[str, Any] = {
@@ -327,7 +327,7 @@ def _logged_answers(
             "decisions": {"answers": answers, "model": served_model or model},
         }
         label_source = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
-        yield LoggedAnswer(place, line, number=number, label_source=label_source)
+        yield LoggedAnswer(location, line, number=number, label_source=label_source)
         return
     # A language model's answer.
     labels, label_source = _labels(result_fields, options)
@@ -343,7 +343,7 @@ def _logged_answers(
             token_counts=(token_usage.get("prompt"), token_usage.get("completion"), details.get("reasoning")),
         ),
     }
-    yield LoggedAnswer(place, line, number=number, label_source=label_source)
+    yield LoggedAnswer(location, line, number=number, label_source=label_source)
 
 
 def _decisions_in(text: str) -> list[Any] | None:

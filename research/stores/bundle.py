@@ -25,7 +25,7 @@ from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.checkpoint import difference_from_rows
 from metaprobe.checkpoints.files import BUNDLED_FOLDER, bundled_names
 from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, FileEntry, Manifest, manifest_bytes
-from metaprobe.checkpoints.save import place
+from metaprobe.checkpoints.save import write_folder
 from metaprobe.training.stored_states import canaries_file
 from research.blocks import ROOT, markdown, shown, write
 
@@ -181,7 +181,7 @@ def add_canaries(name: str, models: Path | None) -> None:
     entries = {file: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for file, data in files.items()}
     made = ROOT / WORK / name
     shutil.rmtree(made, ignore_errors=True)
-    place(made, files | {MANIFEST: manifest_bytes(replace(manifest, files=entries))})
+    write_folder(made, files | {MANIFEST: manifest_bytes(replace(manifest, files=entries))})
     shutil.rmtree(BUNDLED_FOLDER / name)
     shutil.move(made, BUNDLED_FOLDER / name)
 
