@@ -61,7 +61,7 @@ _NUMPY_TYPES = {
     "tensor(bool)": "bool",
 }
 
-FOLDED_BYTES = 64 << 20
+MAX_UNFOLDED_BYTES = 64 << 20
 """Size of a graph, in bytes, above which the graph is a language model. The weights of such a graph are folded when it
 is opened.
 """
@@ -96,7 +96,7 @@ class GraphSession:
         # Without this, bytes that look like ONNX Runtime's own format would be read as such.
         session_options.add_session_config_entry("session.load_model_format", "ONNX")
         # Constant folding would compute and keep all values that depend on weights alone, however large they are.
-        disabled_optimizers = ["ConstantFolding"] if len(model) <= FOLDED_BYTES else []
+        disabled_optimizers = ["ConstantFolding"] if len(model) <= MAX_UNFOLDED_BYTES else []
         try:
             self._session = onnxruntime.InferenceSession(
                 model, session_options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled_optimizers
@@ -195,7 +195,7 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 
 EXTRA_GOLDEN = ".golden.json"
 """Ending of the file with the golden rows of an additional graph, after the graph's own name."""
-MAX_ROWS = 16
+MAX_GOLDEN_ROWS = 16
 """Most golden rows that are recorded."""
 MAX_INPUT_AXES = 8
 """Most axes of an array in golden.json."""
@@ -232,14 +232,14 @@ class Golden:
 
 
 class Difference(NamedTuple):
-    """The largest difference between two sets of arrays, and its place. Compares by `size`."""
+    """The largest difference between two sets of arrays, with its output and row. Compares by `size`."""
 
     size: float
     output: str
     row: int
 
 
-LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED_KIND}
+KIND_OF_LANGUAGE_MODEL = {("success", "reader.onnx"): ROUNDED_KIND}
 """Maps (kind of a checkpoint, name of an additional graph) to the kind whose operators and tolerance that graph has."""
 
 
@@ -259,7 +259,8 @@ def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> byte
         tolerance: largest accepted difference when the rows are replayed.
     """
     recorded_inputs = {
-        s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
+        s.name: inputs[s.name][:MAX_GOLDEN_ROWS] if s.shape and s.shape[0] is None else inputs[s.name]
+        for s in session.inputs
     }
     recorded_arrays: tuple[dict[str, RecordedArray], dict[str, RecordedArray]] = ({}, {})
     for arrays_in_json, arrays in zip(recorded_arrays, (recorded_inputs, session.run(recorded_inputs)), strict=True):
@@ -286,11 +287,11 @@ def replay_rows(data: bytes, session: GraphSession) -> None:
 def trial_rows(session: GraphSession) -> Arrays:
     """Returns rows for an additional graph, for which no training rows are stored: zeros, and fixed random numbers.
 
-    The first free dimension has `MAX_ROWS` rows, any other free dimension one.
+    The first free dimension has `MAX_GOLDEN_ROWS` rows, any other free dimension one.
     """
     rng, rows = np.random.default_rng(0), {}
     for spec in session.inputs:
-        free_lengths = (MAX_ROWS, *[1] * len(spec.shape))
+        free_lengths = (MAX_GOLDEN_ROWS, *[1] * len(spec.shape))
         shape = tuple(free_lengths[axis] if length is None else length for axis, length in enumerate(spec.shape))
         values = rng.normal(size=shape) if spec.type.startswith("float") else np.zeros(shape)
         values[:1] = 0
@@ -309,7 +310,7 @@ def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
         kind: kind of the checkpoint.
         tolerance: largest accepted difference when the rows are replayed.
     """
-    kind = LANGUAGE_MODELS.get((kind, name), kind)
+    kind = KIND_OF_LANGUAGE_MODEL.get((kind, name), kind)
     tolerance = ROUNDED_TOLERANCE if kind == ROUNDED_KIND else tolerance
     session = GraphSession(data, kind=kind, trial=True)
     rows = trial_rows(session)
@@ -363,7 +364,7 @@ def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference
 
 
 def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
-    """Returns the largest |a - b| / max(1, |b|) over all outputs, where b is expected; infinite if either is NaN.
+    """Returns the largest |actual - expected| / max(1, |expected|) over all outputs; infinite if either is NaN.
 
     Raises `ContractMismatch` if names or shapes differ.
     """
@@ -377,9 +378,9 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
             )
         if not expected_array.size:
             continue
-        a, b = actual[name].astype(np.float64), expected_array.astype(np.float64)
+        actual_values, expected_values = actual[name].astype(np.float64), expected_array.astype(np.float64)
         with np.errstate(invalid="ignore"):  # inf - inf is NaN, and then infinite, as it should be
-            sizes = np.abs(a - b) / np.maximum(1.0, np.abs(b))
+            sizes = np.abs(actual_values - expected_values) / np.maximum(1.0, np.abs(expected_values))
         sizes = np.where(np.isnan(sizes), math.inf, sizes)
         rows = sizes.reshape(len(sizes), -1).max(axis=1) if sizes.ndim else sizes.reshape(1)
         largest = max(largest, Difference(float(rows.max()), name, int(rows.argmax())))
@@ -389,28 +390,33 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
 def _arrays_of(recorded_arrays: dict[str, RecordedArray], specs: Sequence[TensorSpec], name: str) -> Arrays:
     """Returns recorded inputs or outputs as arrays of the model's types and shapes.
 
-    Raises `ContractMismatch` if they differ from these.
+    Raises `ContractMismatch` if names, types or shapes differ from the model's.
+
+    Args:
+        recorded_arrays: arrays of golden.json by name.
+        specs: inputs or outputs of the model.
+        name: what the arrays are, for errors, such as `golden.json: inputs`.
     """
     names = [spec.name for spec in specs]
     if sorted(recorded_arrays) != sorted(names):
         raise ContractMismatch(f"{name} are {sorted(recorded_arrays)}; the model has {sorted(names)}")
     arrays: Arrays = {}
     for spec in specs:
-        where, dtype = f"{name}.{spec.name}", np.dtype(spec.type)
+        json_path, dtype = f"{name}.{spec.name}", np.dtype(spec.type)
         shape, values = recorded_arrays[spec.name].shape, recorded_arrays[spec.name].values
         allowed_types = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
         if wrong_values := [
             v for v in values if not isinstance(v, allowed_types) or (isinstance(v, bool) and dtype.kind != "b")
         ]:
-            raise ContractMismatch(f"{where}: {wrong_values[0]!r} is not a {spec.type}")
+            raise ContractMismatch(f"{json_path}: {wrong_values[0]!r} is not a {spec.type}")
         # Lengths are bounded before they are multiplied: integers of JSON have up to 4,300 digits.
         fits = len(shape) <= MAX_INPUT_AXES and all(0 <= length <= len(values) for length in shape)
         if not fits or math.prod(shape) != len(values):
-            raise ContractMismatch(f"{where}: {len(values)} values do not fill shape {list(shape)}")
+            raise ContractMismatch(f"{json_path}: {len(values)} values do not fill shape {list(shape)}")
         try:
             arrays[spec.name] = np.array(values, dtype=dtype).reshape(shape)
         except OverflowError as error:
-            raise ContractMismatch(f"{where}: a number does not fit a {spec.type}") from error
+            raise ContractMismatch(f"{json_path}: a number does not fit a {spec.type}") from error
     return arrays
 
 
@@ -443,7 +449,7 @@ The reader of `success` is an additional graph, whose weights take one byte each
 """
 
 
-SHOWN_FIGURES = 8
+MAX_TABLE_METRICS = 8
 """Number of held-out metrics in the table for notebooks: the first ones of the card."""
 
 
@@ -518,7 +524,7 @@ class Checkpoint:
         generator, training = self.manifest.generator, self.manifest.training
         figures = [
             (name, f"{m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}], n = {m.n}")
-            for name, m in list(self.manifest.metrics.items())[:SHOWN_FIGURES]
+            for name, m in list(self.manifest.metrics.items())[:MAX_TABLE_METRICS]
         ]
         rows = [
             ("folder", self.path),
@@ -569,12 +575,12 @@ class Checkpoint:
         """Returns its files by name, the manifest first. They are read again; raises `TamperedCheckpoint` if they
         changed.
         """
-        folder, limits = Folder(self.path, links=True), _limits(self.manifest.kind)
+        folder, limits = Folder(self.path, links=True), _limits_of_kind(self.manifest.kind)
         manifest = folder.read(MANIFEST, limits.manifest_bytes)
         _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
         return {
             MANIFEST: manifest,
-            **{name: _verify(folder, name, self.manifest, limits) for name in self.manifest.files},
+            **{name: _read_verified(folder, name, self.manifest, limits) for name in self.manifest.files},
         }
 
     def __reduce__(self) -> tuple[Callable[[Folder, str], "Checkpoint"], tuple[Folder, str]]:
@@ -640,20 +646,26 @@ def _manifest_at(files: Folder | Repository, limits: Limits | None) -> bytes:
 
 
 def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
-    """Returns the checkpoint in a folder or repository, after every check that `load_checkpoint` names."""
+    """Returns the checkpoint in a folder or repository, after every check that `load_checkpoint` names.
+
+    Args:
+        files: the folder or repository.
+        sha256: the digest that the checkpoint must have; None for any.
+        limits: largest file sizes; by default those of the checkpoint's kind.
+    """
     manifest_data = _manifest_at(files, limits)
     digest = hashlib.sha256(manifest_data).hexdigest()
     _check_digest(files.where(""), digest, sha256)
     manifest = parse_manifest(manifest_data)
-    limits = limits or _limits(manifest.kind)
-    contents = {name: _verify(files, name, manifest, limits) for name in manifest.files}
+    limits = limits or _limits_of_kind(manifest.kind)
+    contents = {name: _read_verified(files, name, manifest, limits) for name in manifest.files}
     extra = {name: data for name, data in contents.items() if name not in REQUIRED_FILES}
     graphs = {
         name: replay_extra(
             files.where(name),
             data,
             extra.get(name + EXTRA_GOLDEN),
-            LANGUAGE_MODELS.get((manifest.kind, name), manifest.kind),
+            KIND_OF_LANGUAGE_MODEL.get((manifest.kind, name), manifest.kind),
         )
         for name, data in extra.items()
         if name.lower().endswith(".onnx")
@@ -665,11 +677,11 @@ def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits 
     return Checkpoint(files.path, manifest, digest, session, extra, graphs)
 
 
-def _limits(kind: str) -> Limits:
+def _limits_of_kind(kind: str) -> Limits:
     return LIMITS_OF_KIND.get(kind, Limits())
 
 
-def _verify(files: Folder | Repository, name: str, manifest: Manifest, limits: Limits) -> bytes:
+def _read_verified(files: Folder | Repository, name: str, manifest: Manifest, limits: Limits) -> bytes:
     data, entry = files.read(name, limits.of(name)), manifest.files[name]
     if len(data) != entry.bytes:
         raise TamperedCheckpoint(
@@ -709,14 +721,14 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
         if stated_spec.shape and actual_spec.shape:
             lengths = zip(stated_spec.shape, actual_spec.shape, strict=False)
             fits &= len(stated_spec.shape) == len(actual_spec.shape) and all(
-                a is None or b is None or a == b for a, b in lengths
+                stated is None or actual is None or stated == actual for stated, actual in lengths
             )
     if not fits:
         raise ContractMismatch(
             f"{MANIFEST} states outputs {_specs_text(stated_outputs)}; {MODEL} has {_specs_text(graph_outputs)}"
         )
     # Every known kind gives one number per row and output. With more, a row would get the numbers of other rows.
-    if manifest.kind in TAKEN_BY and any(
+    if manifest.kind in PROGRAMS_OF_KIND and any(
         not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs
     ):
         raise ContractMismatch(
@@ -729,7 +741,7 @@ def _specs_text(specs: tuple[TensorSpec, ...]) -> str:
     return ", ".join(f"{s.name}: {s.type}{list(s.shape)}" for s in specs)
 
 
-TAKEN_BY = {
+PROGRAMS_OF_KIND = {
     "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
     "gate": "`metaprobe serve --gate` and StreamingGate",
     "hidden": "`metaprobe score CHECKPOINT RUNS`, `metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
@@ -741,7 +753,7 @@ TAKEN_BY = {
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 """Maps a kind to the programs that use its checkpoints, for errors."""
-EARLIER_KINDS = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
+COMMAND_OF_EARLIER_KIND = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
 """Maps kinds of earlier versions to the command that trains a panel instead."""
 
 
@@ -757,8 +769,10 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
         return
     folder = Path(path)
     shown_path = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
-    hint = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
-    if kind in EARLIER_KINDS:
-        hint = f": it is of an earlier version, and a panel took its place; train one with {EARLIER_KINDS[kind]}"
+    hint = f": {PROGRAMS_OF_KIND[kind]} take it" if kind in PROGRAMS_OF_KIND else ""
+    if kind in COMMAND_OF_EARLIER_KIND:
+        hint = (
+            f": it is of an earlier version, and a panel took its place; train one with {COMMAND_OF_EARLIER_KIND[kind]}"
+        )
     kinds = " or ".join(map(repr, expected))
     raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {kinds}{hint}")

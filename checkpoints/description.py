@@ -13,7 +13,7 @@ from metaprobe.checkpoints.manifest import (
     GOLDEN,
     MANIFEST,
     MODEL,
-    OWN,
+    OWN_DIGEST_FIELD,
     Manifest,
     Metric,
     TensorSpec,
@@ -180,7 +180,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
     changes: list[dict[str, Any]] = []
     for field in sides["a"] | sides["b"]:
         values = {side: fields[field] for side, fields in sides.items() if field in fields}
-        if field not in ("created", OWN) and (len(values) < 2 or values["a"] != values["b"]):
+        if field not in ("created", OWN_DIGEST_FIELD) and (len(values) < 2 or values["a"] != values["b"]):
             changes.append({"field": field, **values})
     if a.manifest.inputs == b.manifest.inputs and any(change["field"] == f"files.{MODEL}" for change in changes):
         with suppress(ContractMismatch):  # other outputs, which the manifests say

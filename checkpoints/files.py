@@ -59,7 +59,7 @@ class Folder:
         return ""
 
     def where(self, name: str) -> str:
-        """Returns the place of a file for messages; with an empty name the place of the folder."""
+        """Returns where a file is, for messages; with an empty name where the folder is."""
         return str(self.path / name)
 
     def read(self, name: str, limit: int) -> bytes:
@@ -84,7 +84,7 @@ def check_size(where: str, size: int, limit: int) -> None:
     """Raises `UnsafeModel` if a file is larger than `limit` bytes.
 
     Args:
-        where: place of the file for messages.
+        where: path of the file, for messages.
         size: bytes of the file.
         limit: most bytes that are read.
     """

@@ -187,9 +187,9 @@ def threshold_of(stored: Flagging, flags: FlagOptions, *, labels: str = "") -> f
         case {"flag_rate": rate}:
             return threshold_at(stored.flagging, rate)
         case {"catch": share}:
-            return promised(stored.promises, "catch", share, labels=labels)
+            return promised_threshold(stored.promises, "catch", share, labels=labels)
         case {"risk": share}:
-            return promised(stored.promises, "risk", share, labels=labels)
+            return promised_threshold(stored.promises, "risk", share, labels=labels)
     return stored.thresholds.get(FLAG)
 
 
@@ -200,7 +200,7 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     lies outside it.
     """
     if not points:
-        raise _lacking(f"flag_rate={rate:g}", "curve of flag rates")
+        raise _not_stored(f"flag_rate={rate:g}", "curve of flag rates")
     first, last = points[0].rate, points[-1].rate
     if isinstance(rate, bool) or not first - SAME_VALUE <= rate <= last + SAME_VALUE:
         raise ContractMismatch(f"flag_rate is {rate!r}; expected a share from {first:g} to {last:g}, such as 0.3")
@@ -211,7 +211,9 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     return min(points, key=lambda point: abs(point.rate - rate)).threshold
 
 
-def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], value: float, *, labels: str = "") -> float:
+def promised_threshold(
+    promises: Sequence[Promise], option: Literal["catch", "risk"], value: float, *, labels: str = ""
+) -> float:
     """Returns the stored threshold that keeps a promise: the threshold of the nearest stored value that is at least as
     strict.
 
@@ -244,7 +246,7 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     )
 
 
-def _lacking(option_text: str, missing: str) -> ContractMismatch:
+def _not_stored(option_text: str, missing: str) -> ContractMismatch:
     return ContractMismatch(
         f"{option_text}: the checkpoint stores no {missing}; older ones have none, nor do those of too few labelled "
         "answers (its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or "
@@ -253,7 +255,7 @@ def _lacking(option_text: str, missing: str) -> ContractMismatch:
     )
 
 
-MEANT = {
+FLAGS_OF_OPTION = {
     "expected": "as many answers as are expected to be wrong ({value:.0%} by their scores)",
     "flag_rate": "about {value:.0%} of the answers (flag_rate={value:g})",
     "flag_below": "every answer of a score below {value:g} (flag_below={value:g})",
@@ -285,7 +287,7 @@ class LabelNouns:
 
 
 RIGHT_OR_WRONG = LabelNouns("the wrong ones", "the right ones", "of the wrong answers", "of the right answers")
-SAID_AGAIN = LabelNouns(
+REPEATED_OR_NOT = LabelNouns(
     "those that another answer does not repeat",
     "those that another answer repeats",
     "of those that another does not repeat",
@@ -298,12 +300,12 @@ SAID_AGAIN = LabelNouns(
 
 def label_nouns(contract: Mapping[str, Any]) -> LabelNouns:
     """Returns the nouns for a checkpoint with this contract. They depend on the head to which its flag applies."""
-    return SAID_AGAIN if contract.get(FLAGGED_BY) == AGREEMENT else RIGHT_OR_WRONG
+    return REPEATED_OR_NOT if contract.get(FLAGGED_BY) == AGREEMENT else RIGHT_OR_WRONG
 
 
-def meant(operating: OperatingPoint) -> str:
+def intended_flags(operating: OperatingPoint) -> str:
     """Returns what the stored threshold is meant to flag, as the object of a sentence."""
-    return MEANT[operating.option].format(value=operating.value)
+    return FLAGS_OF_OPTION[operating.option].format(value=operating.value)
 
 
 def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str]:
@@ -321,8 +323,8 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
     threshold, operating = stored.thresholds.get(FLAG), stored.operating
     if threshold is not None and operating is not None:
         lines.append(
-            f"The stored threshold {threshold:.4f} flags {meant(operating)}. On held-out {nouns.answers} it flags "
-            f"{_format(operating.flagged)} of all, catches {_format(operating.caught)} of {nouns.bad} and costs "
+            f"The stored threshold {threshold:.4f} flags {intended_flags(operating)}. On held-out {nouns.answers} it "
+            f"flags {_format(operating.flagged)} of all, catches {_format(operating.caught)} of {nouns.bad} and costs "
             f"{_format(operating.cost)} of {nouns.good} (flagging at random: {operating.flagged.estimate:.0%} of each)."
         )
     elif threshold is not None:

@@ -33,7 +33,7 @@ Severity = Literal["invalid", "weak", "unaudited"]
 """Meaning of a failed audit for the numbers; `MEANING` has it in words."""
 
 FORMAT_VERSION = 1
-OWN = "manifest_sha256"
+OWN_DIGEST_FIELD = "manifest_sha256"
 """Field of the manifest that holds its own digest."""
 
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
@@ -84,6 +84,8 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
+    """How the scores were turned into probabilities."""
+
     method: str
     """`isotonic`, `platt`, `temperature`, ..."""
     fitted_on: str
@@ -107,6 +109,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Training:
+    """The training data, its split and the command of the training."""
+
     fingerprint: str
     """Digest of the training data. Two checkpoints with equal fingerprints saw the same rows."""
     n: int
@@ -132,6 +136,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
+    """The result of one audit: a check of whether the held-out numbers mean what they seem to mean."""
+
     passed: bool
     detail: str
     severity: Severity = "weak"
@@ -183,6 +189,8 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
+    """Digest and size of one file of the checkpoint."""
+
     sha256: str
     bytes: int
 
@@ -232,7 +240,7 @@ class Draft:
         severities = self.failed.values()
         if not self.audits:
             return "unaudited"
-        return next((kind for kind in MEANING if kind in severities), "sound")
+        return next((severity for severity in MEANING if severity in severities), "sound")
 
     @property
     def chance(self) -> dict[str, str]:
@@ -248,11 +256,11 @@ class Draft:
             head, _, metric_name = name.rpartition(".")
             if metric_name not in (AUROC, WITHIN):
                 continue
-            metric, where = self.metrics[name], " within runs" * (metric_name == WITHIN)
+            metric, runs_text = self.metrics[name], " within runs" * (metric_name == WITHIN)
             clauses[head] = (
                 ""
                 if metric.low > 0.5
-                else f"no better than chance as far as {metric.n} held-out answers show: AUROC{where} "
+                else f"no better than chance as far as {metric.n} held-out answers show: AUROC{runs_text} "
                 f"{metric.estimate:.2f} [{metric.low:.2f}, {metric.high:.2f}] "
                 + ("lies below 0.5" if metric.high < 0.5 else "includes 0.5" if metric.low <= 0.5 else "is not known")
             )
@@ -261,17 +269,18 @@ class Draft:
     def after_chance(self, head: str) -> str:
         """Returns the advice that follows the clause about chance for this head.
 
-        For a gate it says whether earlier or later looks are better, for a kept answer which figure to read.
+        For a gate the advice says whether earlier or later looks are better than chance. For a panel's kept answer it
+        names the figure to read instead.
         """
         if self.kind == "panel" and head.startswith("kept_"):
             size = head.removeprefix("kept_")
             return f"this is about telling right kept answers from wrong ones; accuracy_{size} says how many are right"
         if self.kind == "gate":
             heads = [name.removesuffix(f".{AUROC}") for name in self.metrics if name.endswith(f".{AUROC}")]
-            better = [name for name in heads if name not in self.chance]
-            if any((len(name), name) > (len(head), head) for name in better):  # look5 comes before look10
+            heads_above_chance = [name for name in heads if name not in self.chance]
+            if any((len(name), name) > (len(head), head) for name in heads_above_chance):  # look5 comes before look10
                 return "too early to tell: later looks are better than chance"
-            if better:
+            if heads_above_chance:
                 return "too few answers are that long to tell: earlier looks are better than chance"
         return AT_CHANCE
 
@@ -295,10 +304,13 @@ MEANING: dict[Severity, str] = {
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:
     """Returns a clause about failed audits for a warning, a card or a summary. Control characters are escaped."""
-    names_of_kind = {
-        kind: ", ".join(printable(name) for name, severity in failed.items() if severity == kind) for kind in MEANING
+    names_by_severity = {
+        severity: ", ".join(printable(name) for name, failed_at in failed.items() if failed_at == severity)
+        for severity in MEANING
     }
-    return "; ".join(f"its numbers {MEANING[kind]} (failed: {names})" for kind, names in names_of_kind.items() if names)
+    return "; ".join(
+        f"its numbers {MEANING[severity]} (failed: {names})" for severity, names in names_by_severity.items() if names
+    )
 
 
 def printable(text: str) -> str:
@@ -367,7 +379,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     Raises `ContractMismatch` if `parse_manifest` would refuse these bytes.
     """
     value = json_value(manifest, MANIFEST)
-    value[OWN] = own_digest(value)
+    value[OWN_DIGEST_FIELD] = own_digest(value)
     build(Manifest, value, MANIFEST)
     return json_bytes(value)
 
@@ -378,7 +390,7 @@ def own_digest(value: Mapping[str, Any]) -> str:
     It shows damage to any field. It does not show who made the manifest: a person who changes a field can compute it
     again.
     """
-    other_fields = {key: field for key, field in value.items() if key != OWN}
+    other_fields = {key: field for key, field in value.items() if key != OWN_DIGEST_FIELD}
     return hashlib.sha256(json.dumps(other_fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -394,14 +406,17 @@ _TYPE_NAMES = {
 }
 
 
-def read_json(data: bytes, what: str) -> Any:
-    """Returns the value of JSON bytes. Refuses NaN, infinities (also 1e999) and repeated keys. `what` names
-    the source.
+def read_json(data: bytes, file_name: str) -> Any:
+    """Returns the value of JSON bytes. Refuses NaN, infinities (also 1e999) and repeated keys.
+
+    `file_name` names the source in errors.
     """
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_object)
+        return json.loads(
+            data.decode("utf-8"), parse_constant=_read_finite, parse_float=_read_finite, object_pairs_hook=_read_object
+        )
     except (ValueError, RecursionError) as error:
-        raise NotACheckpoint(f"{what} is not strict JSON: {error}") from error
+        raise NotACheckpoint(f"{file_name} is not strict JSON: {error}") from error
 
 
 def json_bytes(value: Any) -> bytes:
@@ -409,114 +424,119 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def json_value(value: Any, where: str) -> Any:
+def json_value(value: Any, json_path: str) -> Any:
     """Returns dataclasses, tuples, arrays and NumPy scalars as JSON types. Refuses other types, NaN and infinities."""
     match value:
         case np.generic() | np.ndarray():
-            return json_value(value.tolist(), where)
+            return json_value(value.tolist(), json_path)
         case None | bool() | int() | str():
             return value
         case float():
             if not math.isfinite(value):
-                raise ContractMismatch(f"{where}: expected a finite number, got {value}")
+                raise ContractMismatch(f"{json_path}: expected a finite number, got {value}")
             return value
         case list() | tuple():
-            return [json_value(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return [json_value(item, f"{json_path}[{i}]") for i, item in enumerate(value)]
         case dict():
             if other_keys := [key for key in value if not isinstance(key, str)]:
-                raise ContractMismatch(f"{where}: the keys of an object are strings, got {other_keys[0]!r}")
-            return {key: json_value(item, f"{where}.{key}") for key, item in value.items()}
+                raise ContractMismatch(f"{json_path}: the keys of an object are strings, got {other_keys[0]!r}")
+            return {key: json_value(item, f"{json_path}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: json_value(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
-    raise ContractMismatch(f"{where}: a {type(value).__name__} cannot be written as JSON")
+        return {f.name: json_value(getattr(value, f.name), f"{json_path}.{f.name}") for f in dataclasses.fields(value)}
+    raise ContractMismatch(f"{json_path}: a {type(value).__name__} cannot be written as JSON")
 
 
-def build(kind: type[T], value: Any, where: str) -> T:
-    """Returns `value`, a result of `json_value` or `read_json`, as an instance of the dataclass `kind`.
+def build(dataclass_type: type[T], value: Any, json_path: str) -> T:
+    """Returns `value`, a result of `json_value` or `read_json`, as an instance of the dataclass `dataclass_type`.
 
     Every field must be there, no field may be unknown, and each must have the annotated type (an integer counts as a
     number, a boolean does not). Errors name the path to the field.
 
     Args:
-        kind: the dataclass.
+        dataclass_type: the dataclass.
         value: the JSON value.
-        where: beginning of the path in errors.
+        json_path: path to the value, for errors.
     """
-    return cast(T, _build(kind, value, where))
+    return cast(T, _build(dataclass_type, value, json_path))
 
 
-def _build(kind: Any, value: Any, where: str) -> Any:
-    """Returns a JSON value as an object of this type.
+def _build(type_hint: Any, value: Any, json_path: str) -> Any:
+    """Returns a JSON value as an object of the type that an annotation names.
 
-    Raises `ContractMismatch` with the place (`where`) of what does not fit.
+    Raises `ContractMismatch`, with the path to the value that does not fit.
+
+    Args:
+        type_hint: the annotation, such as `tuple[int, ...]` or a dataclass.
+        value: the JSON value.
+        json_path: path to the value, for errors.
     """
     # A dataclass.
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if isinstance(type_hint, type) and dataclasses.is_dataclass(type_hint):
         if not isinstance(value, dict):
-            _fail(where, _TYPE_NAMES[dict], value)
-        hints = _hints(kind)
-        if missing := [name for name in hints if name not in value]:
-            raise ContractMismatch(f"{where}: missing {', '.join(map(repr, missing))}")
-        if unknown := [name for name in value if name not in hints]:
+            _fail(json_path, _TYPE_NAMES[dict], value)
+        hints = _hints(type_hint)
+        if missing_fields := [name for name in hints if name not in value]:
+            raise ContractMismatch(f"{json_path}: missing {', '.join(map(repr, missing_fields))}")
+        if unknown_fields := [name for name in value if name not in hints]:
             raise ContractMismatch(
-                f"{where}: unknown field {', '.join(map(repr, unknown))}; known are {', '.join(hints)}"
+                f"{json_path}: unknown field {', '.join(map(repr, unknown_fields))}; known are {', '.join(hints)}"
             )
-        arguments = {name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
+        arguments = {name: _build(hint, value[name], f"{json_path}.{name}") for name, hint in hints.items()}
         try:
-            return kind(**arguments)
+            return type_hint(**arguments)
         except CheckpointError as error:
-            raise type(error)(f"{where}: {error}") from error
-    if kind is Any:
+            raise type(error)(f"{json_path}: {error}") from error
+    if type_hint is Any:
         return value
     # A type with parameters.
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin, type_arguments = typing.get_origin(type_hint), typing.get_args(type_hint)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
-        (member,) = (arg for arg in args if arg is not type(None))
-        return _build(member, value, where)
+        (member,) = (argument for argument in type_arguments if argument is not type(None))
+        return _build(member, value, json_path)
     if origin is Literal:
-        if value not in args:
-            _fail(where, " or ".join(map(repr, args)), value)
+        if value not in type_arguments:
+            _fail(json_path, " or ".join(map(repr, type_arguments)), value)
         return value
     if origin is tuple:
         if not isinstance(value, list):
-            _fail(where, _TYPE_NAMES[list], value)
-        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+            _fail(json_path, _TYPE_NAMES[list], value)
+        return tuple(_build(type_arguments[0], item, f"{json_path}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
-            _fail(where, _TYPE_NAMES[dict], value)
-        return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
+            _fail(json_path, _TYPE_NAMES[dict], value)
+        return {key: _build(type_arguments[1], item, f"{json_path}.{key}") for key, item in value.items()}
     # A plain value.
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    if type_hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            _fail(where, "a number that fits a double", value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        _fail(where, _TYPE_NAMES[kind], value)
+            _fail(json_path, "a number that fits a double", value)
+    if not isinstance(value, type_hint) or (type_hint is int and isinstance(value, bool)):
+        _fail(json_path, _TYPE_NAMES[type_hint], value)
     return value
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+def _hints(dataclass_type: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(dataclass_type)
+    return {f.name: hints[f.name] for f in dataclasses.fields(dataclass_type)}
 
 
-def _fail(where: str, expected: str, got: Any) -> NoReturn:
-    got_text = repr(got)
-    shown_text = got_text if len(got_text) <= 80 else f"{got_text[:77]}..."
-    raise ContractMismatch(f"{where}: expected {expected}, got {shown_text}")
+def _fail(json_path: str, expected: str, value: Any) -> NoReturn:
+    value_text = repr(value)
+    shown_text = value_text if len(value_text) <= 80 else f"{value_text[:77]}..."
+    raise ContractMismatch(f"{json_path}: expected {expected}, got {shown_text}")
 
 
-def _finite(text: str) -> float:
+def _read_finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is no finite number")
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:

@@ -17,7 +17,7 @@ from metaprobe.checkpoints import (
     Training,
     save_checkpoint,
 )
-from metaprobe.checkpoints.manifest import OWN, own_digest
+from metaprobe.checkpoints.manifest import OWN_DIGEST_FIELD, own_digest
 
 WEIGHTS = np.array([[0.5], [-1.0], [0.25]], np.float32)
 FILES = ("manifest.json", "model.onnx", "golden.json", "README.md")
@@ -82,8 +82,8 @@ def rewrite(folder, change, *, rehash=()):
         data = (folder / name).read_bytes()
         manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     change(manifest)
-    if OWN in manifest:
-        manifest[OWN] = own_digest(manifest)
+    if OWN_DIGEST_FIELD in manifest:
+        manifest[OWN_DIGEST_FIELD] = own_digest(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

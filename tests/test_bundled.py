@@ -17,7 +17,7 @@ from metaprobe.checkpoints import (
     find_bundled,
     load_checkpoint,
 )
-from metaprobe.checkpoints.checkpoint import TAKEN_BY
+from metaprobe.checkpoints.checkpoint import PROGRAMS_OF_KIND
 from metaprobe.checkpoints.files import BUNDLED_FOLDER
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.onnx_wire import Graph
@@ -71,7 +71,7 @@ def test_a_bundled_checkpoint_is_whole_and_loaded_as_what_it_is_without_a_warnin
 
 def test_every_kind_has_someone_who_takes_it_and_a_loader() -> None:
     assert {"quality", "gate", "critical", "router"} <= set(bundled_names())
-    assert TAKEN_BY.keys() == BUILDER_OF_KIND.keys()
+    assert PROGRAMS_OF_KIND.keys() == BUILDER_OF_KIND.keys()
 
 
 def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from drawn_scores import Arrays, beta_world, drawn, uneven_world
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.flagging import promised
+from metaprobe.checkpoints.flagging import promised_threshold
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
@@ -272,7 +272,7 @@ def found_by(
     promises, found = promises_of(scored(scores, table, rows, calibrator), seed=seed), {}
     for option, value in (("catch", 0.9), ("risk", 0.1)):
         with suppress(ContractMismatch):
-            found[option] = promised(promises, option, value)  # type: ignore[arg-type]
+            found[option] = promised_threshold(promises, option, value)  # type: ignore[arg-type]
     return found
 
 

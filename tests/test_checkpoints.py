@@ -38,8 +38,21 @@ from metaprobe.checkpoints import (
     describe,
     load_checkpoint,
 )
-from metaprobe.checkpoints.checkpoint import ROUNDED_TOLERANCE, TAKEN_BY, GraphSession, check_tolerance, load_verified
-from metaprobe.checkpoints.manifest import MEANING, OWN, Manifest, manifest_bytes, own_digest, parse_manifest
+from metaprobe.checkpoints.checkpoint import (
+    PROGRAMS_OF_KIND,
+    ROUNDED_TOLERANCE,
+    GraphSession,
+    check_tolerance,
+    load_verified,
+)
+from metaprobe.checkpoints.manifest import (
+    MEANING,
+    OWN_DIGEST_FIELD,
+    Manifest,
+    manifest_bytes,
+    own_digest,
+    parse_manifest,
+)
 from metaprobe.checkpoints.save import Replacing, pinned_in, replacing
 
 # Most tests here load one that failed an audit.
@@ -440,7 +453,7 @@ def test_a_dangerous_model_is_refused_though_every_hash_is_right(folder):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("kind", sorted(TAKEN_BY))
+@pytest.mark.parametrize("kind", sorted(PROGRAMS_OF_KIND))
 def test_a_model_that_gives_several_numbers_a_row_is_refused(folder, kind):
     rewrite(folder, lambda m: m.update(kind=kind, outputs=[{"name": "score", "type": "float32", "shape": [-1, 2]}]))
     replace_model(folder, sigmoid_model(np.ones((3, 2), np.float32), outputs=2))
@@ -553,7 +566,7 @@ def test_any_manifest_is_read_back_as_it_was_written(contract, thresholds, kind)
         "training": None, "format_version": 1, "created": "2030-01-01T00:00:00+00:00", "inputs": [tensor],
         "outputs": [tensor], "files": entries, "flagging": [], "promises": [], "operating": None,
     }  # fmt: skip
-    manifest = parse_manifest(json.dumps(value | {OWN: own_digest(value)}).encode())
+    manifest = parse_manifest(json.dumps(value | {OWN_DIGEST_FIELD: own_digest(value)}).encode())
     assert manifest.contract == contract
     assert manifest.thresholds == thresholds
     written = parse_manifest(manifest_bytes(manifest))

@@ -36,8 +36,8 @@ from metaprobe.checkpoints.flagging import (
     PROMISED_CONFIDENCE,
     flag_sentences,
     flag_table,
+    intended_flags,
     label_nouns,
-    meant,
 )
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.rendered_table import Table
@@ -313,7 +313,7 @@ def model_card(export: Export) -> str:
     # Meanings of stored and other thresholds.
     summary, stored_flags = export.summary, export.stored
     if stored_flags.operating is not None:
-        summary += f" The threshold `{FLAG}` flags {meant(stored_flags.operating)}."
+        summary += f" The threshold `{FLAG}` flags {intended_flags(stored_flags.operating)}."
         if stored_flags.operating.option == "expected":
             summary += (
                 f" It is stored from {MIN_THRESHOLD_GROUPS} groups of labelled answers on, with "
