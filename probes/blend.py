@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.canary_guard import CanaryGuard
 from metaprobe.probes.features import features_one
-from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read, doubts_of
+from metaprobe.probes.quality import FEATURES_INPUT, AnswerInputs, QualityPredictor, doubts_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import number_of
@@ -143,9 +143,14 @@ class BlendPredictor(QualityPredictor):
     ) -> Verdict:
         """Returns the verdict on a response, as `QualityPredictor.predict` does.
 
-        Give `hidden`, the response's hidden states, and `confidence` and `p_true`, the numbers that the model stated,
-        if these do not come with the response. Raises `InvalidResponse` for states of other layers, of another width or
-        type, of another model, or that hold NaN.
+        Raises `InvalidResponse` for states of other layers, of another width or type, of another model, or that hold
+        NaN.
+
+        Args:
+            response: the response.
+            hidden: its hidden states, if they do not come with it.
+            confidence: the confidence that the model stated, in [0, 1], if it does not come with the response.
+            p_true: the stated probability that the answer is true, in [0, 1], likewise.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
             return self._verdict_on_one(self._read_response(response, hidden, _stated_inputs(confidence, p_true)))
@@ -156,17 +161,22 @@ class BlendPredictor(QualityPredictor):
         """Returns the graph's inputs for a response, each (1, d); a missing input is NaN. Raises as `predict` does."""
         return self._inputs(self._read_response(response, None, _stated_inputs(confidence, p_true)))
 
-    def _read_response(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
-        """Returns what the blend reads of a response, with notes on it.
+    def _read_response(
+        self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}
+    ) -> AnswerInputs:
+        """Returns the log-probabilities, hidden states and stated numbers of a response, with notes about them.
 
-        These are log-probabilities, hidden states, and confidences that are stated.
+        Args:
+            response: the response, in any form that `predict` takes.
+            hidden: its hidden states; by default those that come with the response.
+            stated: numbers that the model stated, by input name; they replace those that come with the response.
         """
         plain_logprobs = float_list(response) if type(response) is list else None
         if plain_logprobs is not None:
             logprobs, model, note, cut = plain_logprobs, "", doubts_of(plain_logprobs), False
         else:
-            parsed = self._parsed(response)
-            logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
+            parsed = self._parse_scorable(response)
+            logprobs, model, note = parsed.logprobs, parsed.model, self._notes_about(parsed)
             cut = parsed.finish_reason == LENGTH
             hidden, stated = hidden or parsed.hidden, {**parsed.stated, **stated}
         inputs: dict[str, InputRow] = {}
@@ -187,10 +197,10 @@ class BlendPredictor(QualityPredictor):
             if name in self._nan_inputs:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         try:
-            missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
+            missing_note = self._missing_note(inputs, has_logprobs=bool(len(logprobs)))
         except InvalidResponse as error:
             raise InvalidResponse("; ".join(filter(None, (note, str(error))))) from error
-        return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs, cut)
+        return AnswerInputs(logprobs, None, model, "; ".join(filter(None, (note, missing_note))), inputs, cut)
 
     def states_fault(self, hidden: Hidden) -> str:
         """Returns why these hidden states are left out; empty if they are scored."""
@@ -210,7 +220,7 @@ class BlendPredictor(QualityPredictor):
                 "the model of the states where it is one of these by another name, or take on_mismatch 'ignore'"
             )
 
-    def _missing(self, inputs: Mapping[str, InputRow], *, has_logprobs: bool) -> str:
+    def _missing_note(self, inputs: Mapping[str, InputRow], *, has_logprobs: bool) -> str:
         """Returns a note that names the missing inputs. Raises `InvalidResponse` if all are missing."""
         inputs_present = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
         missing_names = [INPUT_NAMES[name] for name in self._nan_inputs if name not in inputs_present]
@@ -221,12 +231,12 @@ class BlendPredictor(QualityPredictor):
         used_names = [INPUT_NAMES[name] for name in self._nan_inputs if name in inputs_present]
         return f"without {' and '.join(missing_names)}: scored by {' and '.join(used_names)}"
 
-    def _inputs(self, read: Read) -> dict[str, InputRow]:
-        inputs = {**self._nan_inputs, **read.inputs}
-        if len(read.logprobs) and FEATURES_INPUT in inputs:
-            inputs[FEATURES_INPUT] = features_one(self.schema, read.logprobs)[None]
+    def _inputs(self, answer: AnswerInputs) -> dict[str, InputRow]:
+        inputs = {**self._nan_inputs, **answer.inputs}
+        if len(answer.logprobs) and FEATURES_INPUT in inputs:
+            inputs[FEATURES_INPUT] = features_one(self.schema, answer.logprobs)[None]
         return inputs
 
-    def _inputs_of(self, read: Sequence[Read]) -> dict[str, InputRow]:
-        rows = [self._inputs(read_answer) for read_answer in read]
+    def _inputs_of(self, answers: Sequence[AnswerInputs]) -> dict[str, InputRow]:
+        rows = [self._inputs(answer) for answer in answers]
         return {name: np.concatenate([row[name] for row in rows]) for name in self._nan_inputs}

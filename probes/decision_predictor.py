@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
-from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read
+from metaprobe.probes.quality import FEATURES_INPUT, AnswerInputs, QualityPredictor
 from metaprobe.probes.signals import Signal
 from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import InvalidResponse
@@ -67,7 +67,7 @@ def decision_signals(answers: Iterable[DecisionAnswer]) -> DecisionSignals:
 
 
 def decision_columns(
-    decided: Sequence[Mapping[str, float | None]],
+    decisions: Sequence[Mapping[str, float | None]],
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """Returns the names (d,) and values (n, d) of the decisions about n responses; NaN where a number is not known.
 
@@ -79,12 +79,12 @@ def decision_columns(
         >>> names, [f"{value:.1f}" for value in values[0]]
         (('right', 'right.entropy', 'right.margin'), ['0.8', '0.5', '0.6'])
     """
-    column_names = sorted({name for row in decided for name in row})
+    column_names = sorted({name for row in decisions for name in row})
     options: dict[str, list[str]] = {}
     for name in column_names:
         question, separator, _ = name.partition("=")
         options.setdefault(question, []).extend([name] if separator else [])
-    values = np.array([[row.get(name) for name in column_names] for row in decided], dtype=np.float64)  # None is NaN
+    values = np.array([[row.get(name) for name in column_names] for row in decisions], dtype=np.float64)  # None is NaN
     columns = {name: values[:, index] for index, name in enumerate(column_names)}
     for question, option_names in options.items():
         option_columns = [columns[name] for name in option_names]
@@ -96,11 +96,17 @@ def decision_columns(
             columns[f"{question}{MARGIN}"] = shares[:, -1] - shares[:, -2]
     names = tuple(sorted(columns))
     ordered_columns = [columns[name] for name in names]
-    return names, np.array(ordered_columns, dtype=np.float32).reshape(len(names), len(decided)).T
+    return names, np.array(ordered_columns, dtype=np.float32).reshape(len(names), len(decisions)).T
 
 
 def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:
-    """Whether the column of a question is the probability of a predicate: a score has its levels among the `names`."""
+    """Returns whether the column of a question holds the probability of a predicate. A score has its levels in `names`.
+
+    Args:
+        question: name of the question.
+        names: names of all columns.
+        column: values (n,) of the question's column; NaN where unknown.
+    """
     finite_values = column[np.isfinite(column)]
     if not len(finite_values) or any(name.startswith(f"{question}=") for name in names):
         return False
@@ -153,7 +159,7 @@ class DecisionPredictor(QualityPredictor):
             return answers
         return list(DecisionQuestion.read_answers(decision, ""))
 
-    def _read_response(self, response: object) -> Read:
+    def _read_response(self, response: object) -> AnswerInputs:
         answers = self.answers_in(response)
         answers = [answer for answer in answers if answer.source in self._judge_names] or answers
         decision = decision_signals(answers)
@@ -169,9 +175,11 @@ class DecisionPredictor(QualityPredictor):
                 f"predictor reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
             )
         inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
-        return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {FEATURES_INPUT: inputs})
+        return AnswerInputs(
+            np.empty(0, np.float32), None, None, self._other_judge_note(answers), {FEATURES_INPUT: inputs}
+        )
 
-    def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
+    def _other_judge_note(self, answers: Sequence[DecisionAnswer]) -> str:
         """Returns a note if a decision is of a model that the checkpoint did not learn from. Raises or warns as
         `on_mismatch` says.
         """
@@ -186,11 +194,11 @@ class DecisionPredictor(QualityPredictor):
             warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=5)
         return note
 
-    def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
-        return dict(read.inputs)
+    def _inputs(self, answer: AnswerInputs) -> dict[str, NDArray[np.float32]]:
+        return dict(answer.inputs)
 
-    def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
-        return {FEATURES_INPUT: np.concatenate([read_answer.inputs[FEATURES_INPUT] for read_answer in read])}
+    def _inputs_of(self, answers: Sequence[AnswerInputs]) -> dict[str, NDArray[np.float32]]:
+        return {FEATURES_INPUT: np.concatenate([answer.inputs[FEATURES_INPUT] for answer in answers])}
 
 
 def question_of(column: str) -> str:

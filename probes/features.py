@@ -214,7 +214,13 @@ def features(
 
 
 def features_one(schema: Schema, logprobs: Series, top_logprobs: FloatArray | None = None) -> NDArray[np.float32]:
-    """Returns the features of one response, (len(schema.names),), as `features` does, without the cost of grouping."""
+    """Returns the features of one response, (len(schema.names),), as `features` does, without the cost of grouping.
+
+    Args:
+        schema: the features to compute.
+        logprobs: log-probabilities (T,), in nats.
+        top_logprobs: log-probabilities of the likeliest tokens (T, k), descending; None if there are none.
+    """
     x = np.asarray(logprobs, np.float32)
     top = None if top_logprobs is None or not schema.uses_top else np.asarray(top_logprobs, np.float32)
     _, k = _checked_shape(0, x, top)
@@ -250,7 +256,15 @@ def margin(top: FloatArray) -> NDArray[np.float64]:
 
 
 def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[int, int]:
-    """Returns the number of tokens, and of alternatives of each token (0 if there are none)."""
+    """Returns the number of tokens, and of alternatives of each token (0 if there are none).
+
+    Raises `InvalidResponse` for a response without tokens, or with alternatives of another length.
+
+    Args:
+        i: index of the response, for errors.
+        logprobs: its log-probabilities (T,).
+        top: its alternatives (T, k); None if there are none.
+    """
     length = len(logprobs)
     if length == 0:
         raise InvalidResponse(f"response {i} has no tokens: at least 1 log-probability is needed; leave it out")
@@ -275,7 +289,14 @@ def _features_of_one_length(
     top: NDArray[np.float32] | None,
     prepared: Prepared | None = None,
 ) -> NDArray[np.float32]:
-    """Returns the features of n responses of T tokens each: (n, T) and (n, T, k) -> (n, len(schema.names))."""
+    """Returns the features of n responses of T tokens each, (n, len(schema.names)).
+
+    Args:
+        schema: the features to compute.
+        logprobs: (n, T), in nats.
+        top: log-probabilities of the likeliest tokens (n, T, k); None if there are none.
+        prepared: readers of the batch, which are used again; None for a single response.
+    """
     if not schema.windows:
         return terms(logprobs)
     logprob_features = _features_of_series(schema, logprobs, prepared)
@@ -293,11 +314,17 @@ def _features_of_one_length(
 
 
 def _features_of_series(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
-    """Returns the features of one series (n, T), and the length where the schema has it."""
+    """Returns the features of one series, and the length where the schema has it.
+
+    Args:
+        schema: the features to compute.
+        values: the series (n, T).
+        prepared: readers of the batch, which are used again; None for a single response.
+    """
     n, T = values.shape
     window_plan, idle_readers = (
         _plan_and_idle_readers(schema.name, T)
-        if T <= MAX_TOKENS_OF_KEPT
+        if T <= MAX_CACHED_TOKENS
         else _plan_and_idle_readers.__wrapped__(schema.name, T)
     )
     if window_plan is None:
@@ -315,9 +342,9 @@ def _features_of_series(schema: Schema, values: FloatArray, prepared: Prepared |
     return result
 
 
-MAX_TOKENS_OF_KEPT, MAX_KEPT_READERS = 1024, 8
-"""Readers for responses of at most `MAX_TOKENS_OF_KEPT` tokens are kept for the next response, at most
-`MAX_KEPT_READERS` for each length. A reader takes 60 kB at 512 tokens, so hundreds of lengths take some 30 MB.
+MAX_CACHED_TOKENS, MAX_CACHED_READERS = 1024, 8
+"""Readers for responses of at most `MAX_CACHED_TOKENS` tokens are kept for the next response, at most
+`MAX_CACHED_READERS` for each length. A reader takes 60 kB at 512 tokens, so hundreds of lengths take some 30 MB.
 """
 
 
@@ -332,7 +359,7 @@ def _plan_and_idle_readers(name: str, length: int) -> tuple[WindowPlan | None, d
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
     window_plan = plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None
-    return window_plan, {dtype_char: deque[FeatureFunction](maxlen=MAX_KEPT_READERS) for dtype_char in "fd"}
+    return window_plan, {dtype_char: deque[FeatureFunction](maxlen=MAX_CACHED_READERS) for dtype_char in "fd"}
 
 
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -445,22 +472,24 @@ _MAX_SORTED_TOGETHER = 50  # windows of at most this many tokens are sorted by o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
-    """Places of the W windows of a response of T tokens. Made once a length."""
+    """Indices by which the statistics of W windows are computed for a response of T tokens. Made once for each T."""
 
     length: int
     tokens: NDArray[np.intp]
-    """Places of the tokens to read (L,): the first token, the last one, then the windows' tokens. T stands for padding.
+    """Indices (L,) of the tokens to read: the first token, the last one, then the windows' tokens. T is
+    padding.
     """
     stacks: list[tuple[int, int, int]]
     """Start, stop and width, within L, of windows of equal width. One call sorts them all."""
     ranks: NDArray[np.intp]
-    """Places in L (5, W) for each window: lower and upper middle, minimum and maximum after sorting, and the token at
-    which the window starts.
+    """Indices into L (5, W) for each window: lower and upper middle, minimum and maximum after sorting, and the
+    token at which the window starts.
     """
     starts: NDArray[np.intp]
-    """Begins (S,) of the parts that are summed. The sum of a window at either end is a running total of these parts."""
+    """First token (S,) of each part that is summed. A window's sum is a running total of the sums of these parts."""
     sums: NDArray[np.intp]
-    """Places (3, W) of each window's sums among the 3 x 2 x S sums of distance, distance x index, and squared distance.
+    """Indices (3, W) of each window's sums among the 3 x 2 x S sums of distance, distance x index, and squared
+    distance.
     """
     counts: NDArray[np.float64]
     """Divisors (1, 3, W) of these sums: the width of the window. The second is negative for a window that is read
@@ -471,53 +500,82 @@ class WindowPlan:
     index_variances: NDArray[np.float64]
     """Variance (1, W) of w consecutive indices, (w^2 - 1) / 12. NaN for w = 1, because a slope needs two tokens."""
     cells: NDArray[np.intp]
-    """Place of each feature in the table of windows x statistics. After the table come the length and a NaN."""
+    """Index of each feature in the flat table of windows x statistics. After the table come the length and a NaN."""
 
 
 def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:
-    """Returns the plan for windows of these widths; a width of 0 is a window that the response is too short
-    for."""
+    """Returns the plan for the windows of a response.
+
+    Args:
+        length: tokens of the response.
+        widths: tokens of each window; 0 for a window that the response is too short for.
+        from_end: whether each window is at the end of the response.
+        with_length: whether the length is the last feature.
+    """
+    # The indices of the tokens: first the two outer tokens, then the windows in up to three stacks of equal width.
     defined = [i for i, width in enumerate(widths) if width]
-    w = np.array([widths[i] for i in defined], np.intp)
+    window_widths = np.array([widths[i] for i in defined], np.intp)
     backwards = np.array([from_end[i] for i in defined], np.bool_)
-    first = np.where(backwards, length - w, 0)
-    tokens, stacks, places, begin = [np.array([0, length - 1])], [], np.empty_like(w), 2
-    widest = w.max()
-    for members in ((w <= _MAX_SORTED_TOGETHER) & (w < widest), (w > _MAX_SORTED_TOGETHER) & (w < widest), w == widest):
-        if not members.any():
+    first_tokens = np.where(backwards, length - window_widths, 0)
+    tokens, stacks, window_starts, next_start = [np.array([0, length - 1])], [], np.empty_like(window_widths), 2
+    widest = window_widths.max()
+    for in_stack in (
+        (window_widths <= _MAX_SORTED_TOGETHER) & (window_widths < widest),
+        (window_widths > _MAX_SORTED_TOGETHER) & (window_widths < widest),
+        window_widths == widest,
+    ):
+        if not in_stack.any():
             continue
-        wide = int(w[members].max())
-        place = np.arange(wide)
-        tokens.append(np.where(place < w[members, None], first[members, None] + place, length).ravel())
-        places[members] = begin + wide * np.arange(members.sum())
-        stacks.append((begin, begin + tokens[-1].size, wide))
-        begin = stacks[-1][1]
-    ends = np.unique(w)
-    starts = np.concatenate([[0], ends[ends < length]])  # of parts: the last is in no window where none is that long
-    sums = np.searchsorted(ends, w) + len(starts) * backwards
-    sign = np.where(backwards, -1.0, 1.0)
-    length_cell = (_STD + 1) * len(w)
-    columns = np.full((len(STATISTICS), len(widths)), length_cell + 1)  # the NaN
-    columns[:, defined] = np.array([*_ROW_OF.values()])[:, None] * len(w) + np.arange(len(w))
+        stack_width = int(window_widths[in_stack].max())
+        offsets = np.arange(stack_width)
+        tokens.append(
+            np.where(offsets < window_widths[in_stack, None], first_tokens[in_stack, None] + offsets, length).ravel()
+        )
+        window_starts[in_stack] = next_start + stack_width * np.arange(in_stack.sum())
+        stacks.append((next_start, next_start + tokens[-1].size, stack_width))
+        next_start = stacks[-1][1]
+    # The parts of the response that are summed.
+    part_ends = np.unique(window_widths)
+    # If no window holds the whole response, the last part is in no window.
+    part_starts = np.concatenate([[0], part_ends[part_ends < length]])
+    sums = np.searchsorted(part_ends, window_widths) + len(part_starts) * backwards
+    signs = np.where(backwards, -1.0, 1.0)
+    # The features in the table.
+    length_cell = (_STD + 1) * len(window_widths)
+    cells = np.full((len(STATISTICS), len(widths)), length_cell + 1)  # the NaN
+    cells[:, defined] = np.array([*_ROW_OF.values()])[:, None] * len(window_widths) + np.arange(len(window_widths))
     return WindowPlan(
         length=length,
         tokens=np.concatenate(tokens),
         stacks=stacks,
-        ranks=np.stack([places + (w - 1) // 2, places + w // 2, places, places + w - 1, backwards]),
-        starts=starts,
-        sums=sums + 2 * len(starts) * np.arange(3)[:, None],
-        counts=np.stack([w, sign * w, w], dtype=np.float64)[None],
-        middles=(sign * (w - 1) / 2)[None],
-        index_variances=np.where(w > 1, (w * w - 1) / 12, np.nan)[None],
-        cells=np.append(columns.T.ravel(), [length_cell] * with_length).astype(np.intp),
+        ranks=np.stack(
+            [
+                window_starts + (window_widths - 1) // 2,
+                window_starts + window_widths // 2,
+                window_starts,
+                window_starts + window_widths - 1,
+                backwards,
+            ]
+        ),
+        starts=part_starts,
+        sums=sums + 2 * len(part_starts) * np.arange(3)[:, None],
+        counts=np.stack([window_widths, signs * window_widths, window_widths], dtype=np.float64)[None],
+        middles=(signs * (window_widths - 1) / 2)[None],
+        index_variances=np.where(window_widths > 1, (window_widths * window_widths - 1) / 12, np.nan)[None],
+        cells=np.append(cells.T.ravel(), [length_cell] * with_length).astype(np.intp),
     )
 
 
 def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
     """Returns a reader of n responses of the plan's length and this type, shape (n, T).
 
-    Only one thread at a time may use it, because it works in its own arrays. They are made here, so that no call
-    allocates.
+    Only one thread at a time may use the reader, because it works in its own arrays. They are made here, so that no
+    call of the reader allocates.
+
+    Args:
+        plan: the plan of the windows.
+        n: number of responses.
+        dtype: float32 for log-probabilities, float64 for entropy and margin, which may hold NaN.
     """
     T, W, S = plan.length, plan.middles.size, len(plan.starts)
     padded = np.full((n, T + 1), np.inf, dtype)  # an infinity behind the T values, for windows that are padded

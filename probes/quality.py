@@ -36,25 +36,28 @@ FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
 other head gives a score.
 """
 BUNDLED_QUALITY = f"{BUNDLED}quality"
-CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
+CUT_AGREEMENT_NOTE = "agreement is 0: a cut answer has no end that another could share"
 """Reason in a verdict with the head `agreement`, if the token limit cut the answer."""
-FEW_TOKENS = 2
+MAX_WEAK_TOKENS = 2
 """Longest answer, in tokens, for which the verdict warns that the score rests on few log-probabilities."""
 
-TOGETHER_FROM = 8
-"""Number of responses from which they are scored faster together than one after the other."""
+MIN_BATCH = 8
+"""Fewest responses that are scored faster as one batch than one after the other."""
 _PROBABILITY_SCALE = (0.0, 1.0)
 """Scale of a head whose scale the contract does not state."""
 _SCALE_TOLERANCE = 1e-4
 """How far rounding may move a head's value beyond its scale: as far as golden rows may differ."""
 ENDED_ONLY = "ended_only"
-"""Key of a contract: heads that were learned of answers that ended by themselves, so that a cut answer has none."""
-CUT_UNSCORED = "not scored: the token limit cut the answer, and P(right) was learned of answers that ended"
+"""Key of a contract: names of the heads that were trained only on answers that ended by themselves.
+
+A cut answer gets no value of such a head.
+"""
+CUT_UNSCORED_NOTE = "not scored: the token limit cut the answer, and P(right) was learned of answers that ended"
 """Reason in a verdict without a score, if the token limit cut the answer."""
 
 
-class Read(NamedTuple):
-    """Holds what is scored of one answer. The text is left out: there may be many answers."""
+class AnswerInputs(NamedTuple):
+    """The parts of one answer that are scored. The text is left out, because many answers may be held at once."""
 
     logprobs: FloatArray
     """Log-probability of each token of the answer (T,)."""
@@ -166,10 +169,15 @@ class QualityPredictor(Pretrained):
     ) -> "QualityPredictor":
         """Returns the predictor in a checkpoint folder, verified; without a path, the one that comes with the package.
 
-        `sha256`: the digest its author gave you. `run`: one of its `runs`. Which answers are flagged is said by at most
-        one of `flag_rate` (about a share of the answers), `flag_below` (those below a score), `catch` (on average at
-        least a share of the wrong ones) and `risk` (of those not flagged at most a share is wrong, with 95 %
-        confidence); by default by the stored threshold.
+        Args:
+            path: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
+            sha256: the digest that the checkpoint's author gave you.
+            run: name of the run that the responses belong to, one of the predictor's `runs`.
+            on_mismatch: what to do with a response of another model or log-probability mode than in training.
+            **flag: at most one of `flag_rate` (flag about this share of the answers), `flag_below` (flag answers below
+                this score), `catch` (flag on average at least this share of the wrong answers) and `risk` (flag so many
+                that at most this share of the others is wrong, with 95 % confidence); by default the stored threshold
+                decides.
         """
         checkpoint = load_checkpoint(BUNDLED_QUALITY if path is None else path, sha256=sha256)
         return cls.of(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
@@ -298,7 +306,7 @@ class QualityPredictor(Pretrained):
         from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
 
         if isinstance(answer, Verdict):
-            verdict, measured = answer, {}
+            verdict, measured_signals = answer, {}
             if verdict.checkpoint != self.checkpoint.digest:
                 raise ContractMismatch(
                     f"the verdict is of checkpoint {verdict.checkpoint[:16]}, and this predictor is "
@@ -306,8 +314,9 @@ class QualityPredictor(Pretrained):
                 )
         else:
             with np.errstate(all="ignore"):  # as in `predict`
-                read_answer = self._read_response(answer)
-                verdict, measured = self._verdict_on_one(read_answer), measure_signals(read_answer.logprobs)
+                answer_inputs = self._read_response(answer)
+                verdict = self._verdict_on_one(answer_inputs)
+                measured_signals = measure_signals(answer_inputs.logprobs)
         numbers = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if (
@@ -316,37 +325,39 @@ class QualityPredictor(Pretrained):
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
                 FLAG: self._threshold
             }
-        known_signals = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in numbers.items() if v is not None}
-        return Signals(**known_signals, **measured)
+        verdict_signals = {
+            name: Signal(value, verdict.checkpoint, thresholds) for name, value in numbers.items() if value is not None
+        }
+        return Signals(**verdict_signals, **measured_signals)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
         with np.errstate(all="ignore"):  # as in `predict`
-            read_answers = []
+            answers = []
             for index, response in enumerate(responses):
                 try:
-                    read_answers.append(self._read_response(response))
+                    answers.append(self._read_response(response))
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {index}: {error}") from error
-            if len(read_answers) < TOGETHER_FROM:
-                return [self._verdict_on_one(read_answer) for read_answer in read_answers]
-            outputs = self._heads(self._inputs_of(read_answers))
+            if len(answers) < MIN_BATCH:
+                return [self._verdict_on_one(answer) for answer in answers]
+            outputs = self._run_heads(self._inputs_of(answers))
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, read_answer)
-                for i, read_answer in enumerate(read_answers)
+                self._make_verdict({name: values[i] for name, values in outputs.items()}, answer)
+                for i, answer in enumerate(answers)
             ]
 
-    def _read_response(self, response: object) -> Read:
+    def _read_response(self, response: object) -> AnswerInputs:
         plain_logprobs = float_list(response) if type(response) is list else None
         if plain_logprobs is not None:  # says nothing of its model
-            return Read(plain_logprobs, None, None, doubts_of(plain_logprobs))
-        parsed = self._parsed(response)
+            return AnswerInputs(plain_logprobs, None, None, doubts_of(plain_logprobs))
+        parsed = self._parse_scorable(response)
         if not len(parsed.logprobs):
             raise NoLogprobs("the answer came with hidden states alone; this predictor reads log-probabilities")
-        note, cut = self._note(parsed), parsed.finish_reason == LENGTH
-        return Read(parsed.logprobs, parsed.top_logprobs, parsed.model, note, cut=cut)
+        note, cut = self._notes_about(parsed), parsed.finish_reason == LENGTH
+        return AnswerInputs(parsed.logprobs, parsed.top_logprobs, parsed.model, note, cut=cut)
 
-    def _parsed(self, response: object) -> ParsedResponse:
+    def _parse_scorable(self, response: object) -> ParsedResponse:
         parsed = parse_response(response, top=self.schema.uses_top)
         if parsed.finish_reason == REFUSAL:
             raise InvalidResponse(
@@ -362,20 +373,20 @@ class QualityPredictor(Pretrained):
             )
         return cut_to_answer(parsed)
 
-    def _verdict_on_one(self, read: Read) -> Verdict:
-        heads = {name: values[0] for name, values in self._heads(self._inputs(read)).items()}
-        return self._verdict(heads, read)
+    def _verdict_on_one(self, answer: AnswerInputs) -> Verdict:
+        heads = {name: values[0] for name, values in self._run_heads(self._inputs(answer)).items()}
+        return self._make_verdict(heads, answer)
 
-    def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
+    def _inputs(self, answer: AnswerInputs) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for one answer, (1, d) each."""
-        return {FEATURES_INPUT: features_one(self.schema, read.logprobs, read.top)[None]}
+        return {FEATURES_INPUT: features_one(self.schema, answer.logprobs, answer.top)[None]}
 
-    def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
+    def _inputs_of(self, answers: Sequence[AnswerInputs]) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for n answers, (n, d) each."""
-        tops = [read_answer.top for read_answer in read] if self.schema.uses_top else None
-        return {FEATURES_INPUT: features(self.schema, [read_answer.logprobs for read_answer in read], tops)}
+        tops = [answer.top for answer in answers] if self.schema.uses_top else None
+        return {FEATURES_INPUT: features(self.schema, [answer.logprobs for answer in answers], tops)}
 
-    def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
+    def _run_heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
         """Returns the value of each head for each of n answers, whose inputs are (n, d).
 
         Raises `ContractMismatch` if the graph does not give one value for each row: a row would get another row's.
@@ -389,10 +400,15 @@ class QualityPredictor(Pretrained):
             )
         return {name: values.ravel().tolist() for name, values in outputs.items()}
 
-    def _verdict(self, heads: dict[str, float], read: Read) -> Verdict:
-        """Returns the verdict on a response whose heads have these values, with the notes about them."""
+    def _make_verdict(self, heads: dict[str, float], answer: AnswerInputs) -> Verdict:
+        """Returns the verdict on one answer.
+
+        Args:
+            heads: the graph's value of each head; changed here.
+            answer: the answer.
+        """
         # The values must lie on their heads' scales.
-        note = read.note
+        note = answer.note
         for name, value in heads.items():
             low, high = self._scales.get(name, _PROBABILITY_SCALE)
             if (
@@ -405,16 +421,16 @@ class QualityPredictor(Pretrained):
         # Values that the run, chance or a cut answer changes.
         run_is_known = True
         if self._base_rates is not None:
-            run_is_known = self._base_rates.add_to(heads, self._run_shifts, read.model)
+            run_is_known = self._base_rates.add_to(heads, self._run_shifts, answer.model)
             note = note if run_is_known else "; ".join(filter(None, (note, self._base_rates.unknown(self._score_head))))
         if self._chance:
             note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
-        if read.cut and AGREEMENT in heads:  # training left such answers out
+        if answer.cut and AGREEMENT in heads:  # training left such answers out
             heads[AGREEMENT] = 0.0
-            note = "; ".join(filter(None, (note, CUT_AGREES)))
-        is_unscored = read.cut and self._score_head in self._ended_only
+            note = "; ".join(filter(None, (note, CUT_AGREEMENT_NOTE)))
+        is_unscored = answer.cut and self._score_head in self._ended_only
         if is_unscored:
-            note = "; ".join(filter(None, (note, CUT_UNSCORED)))
+            note = "; ".join(filter(None, (note, CUT_UNSCORED_NOTE)))
             heads = {name: value for name, value in heads.items() if name not in self._ended_only}
         # The score, and whether it or a critical failure flags the answer.
         score = None
@@ -434,7 +450,7 @@ class QualityPredictor(Pretrained):
             flagged = critical >= self._critical_threshold or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
-    def _note(self, parsed: ParsedResponse) -> str:
+    def _notes_about(self, parsed: ParsedResponse) -> str:
         """Returns the notes about the response for the verdict."""
         mismatch_note = mismatch(
             self.checkpoint.manifest.generator,
@@ -458,7 +474,7 @@ class QualityPredictor(Pretrained):
 def doubts_of(logprobs: FloatArray) -> str:
     """Returns a note if the log-probabilities are a weak base for a score; empty otherwise."""
     doubts, token_count = doubtful(logprobs), len(logprobs)
-    if token_count > FEW_TOKENS:
+    if token_count > MAX_WEAK_TOKENS:
         return doubts
     few_note = f"the answer has {token_count} token{'s' * (token_count > 1)}, on which a score rests weakly"
     return "; ".join(filter(None, (few_note, doubts)))

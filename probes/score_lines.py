@@ -17,7 +17,7 @@ from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, FlagOptions, 
 from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesInput
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import CUT_AGREES, QualityPredictor
+from metaprobe.probes.quality import CUT_AGREEMENT_NOTE, QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.training_runs import OnMismatch, mismatch, name_of_run
 from metaprobe.probes.verdict import Verdict
@@ -36,8 +36,13 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
 
     A line that cannot be scored has null for all unknown values, and a reason. It does not stop the other lines, whose
     reason is empty if nothing is doubtful. Blank lines are passed over. Raises `ImportFileError` for a file that is one
-    JSON document over many lines. `by_run`: whether a line is scored as of the run that it names. A text reader scores
-    by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
+    JSON document over many lines.
+
+    Args:
+        reader: gives the verdicts. A text reader needs no log-probabilities, only texts: `question` and `answer`, or
+            messages and response.
+        path: the file.
+        by_run: whether a line is scored with the base rate of the run that it names.
     """
     line_errors: list[ImportFileError] = []
     for line_number, record in answer_records(path, on_error=line_errors.append):
@@ -68,6 +73,11 @@ def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> Q
 
     A run without a task could be any run, so it gets the base rate of a response of an unknown run. A text reader has
     no base rates.
+
+    Args:
+        reader: the predictor or text reader.
+        run: the run that names task and variant.
+        call: the call of the run that is scored; it names the model.
     """
     if isinstance(reader, TextReader):
         return reader
@@ -80,6 +90,11 @@ def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -
 
     A blend also reads the numbers that the model stated about the answer. A `DecisionPredictor` reads the decisions
     about the call.
+
+    Args:
+        predictor: gives the verdict.
+        run: the run of the call.
+        call: the call whose stated numbers a blend reads.
     """
     if isinstance(predictor, TextReader):
         return predictor.read
@@ -155,7 +170,7 @@ def store_lines(
         needed = "a text"
     elif isinstance(reader, DecisionPredictor):
         needed = "decisions about it"
-    calls_with_states = () if states is None else states.held
+    calls_with_states = () if states is None else states.call_ids
     predictor_of_run: dict[str, QualityPredictor | TextReader] = {}
     for name, run, call in _answers(store, stage, calls_with_states, needed=needed, left_out=left_out):
         if isinstance(reader, HiddenProbe):
@@ -165,12 +180,18 @@ def store_lines(
                 predictor_of_run[name] = of_its_run(reader, run, call) if by_run else reader
             predict = predict_of(predictor_of_run[name], run, call)
         call_with_states = call if states is None else replace(call, hidden=states.of(call.id))
-        place_fields = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
-        yield {**place_fields, **_verdict_or_reason(predict, call_with_states)}
+        location_fields = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
+        yield {**location_fields, **_verdict_or_reason(predict, call_with_states)}
 
 
 def _probe_verdict(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
-    """Returns a probe's verdict on a recorded call: its value is the score, or the agreement if it gives that."""
+    """Returns a probe's verdict on a recorded call. The probe's value is the score, or the agreement.
+
+    Args:
+        probe: the probe.
+        threshold: value below which the answer is flagged; None for no flag.
+        call: the call, with its stored hidden states.
+    """
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
     on_mismatch: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"
@@ -183,17 +204,14 @@ def _probe_verdict(probe: HiddenProbe, threshold: float | None, call: Call) -> V
     gives_agreement = AGREEMENT in names
     if gives_agreement and call.finish_reason == LENGTH and probe.position != "prompt_last":
         value = 0.0
-        notes.append(CUT_AGREES)
+        notes.append(CUT_AGREEMENT_NOTE)
     flagged = None if threshold is None else value < threshold
     score = None if gives_agreement else value
     return Verdict(score, dict.fromkeys(names, value), None, flagged, checkpoint.digest, "; ".join(notes))
 
 
 class StoredStates:
-    """The hidden states of a store that a blend or a probe reads.
-
-    They are read from the disk when they are asked for.
-    """
+    """The hidden states of a store that a blend or a probe reads. Each is read from the disk when it is asked for."""
 
     def __init__(self, store: Any, predictor: BlendPredictor | HiddenProbe) -> None:
         """`store`: a `RunStore`.
@@ -216,7 +234,7 @@ class StoredStates:
                 self._locations_of_call.setdefault(call_id, []).append((file, row_index))
 
     @property
-    def held(self) -> Container[str]:
+    def call_ids(self) -> Container[str]:
         """The ids of the calls that have hidden states."""
         return self._locations_of_call
 
@@ -263,10 +281,10 @@ def _answers(
     needed: NeededInput,
     left_out: Counter[str] | None,
 ) -> Iterator[tuple[str, Run, Call]]:
-    """Yields the name of its run, the run and the call of each answer that has what is needed, of the stage if any.
+    """Yields (name of the run, run, call) of each answer that has the needed input.
 
-    Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
-    is left out where the run has other calls: a score of answers says nothing about it.
+    Some stages only state a number, as "Confidence: 100" at the stage `confidence`. Without `stage` the calls of such
+    stages are left out if the run has other calls, because a score of answers says nothing about them.
 
     Args:
         store: the run store.
@@ -275,16 +293,16 @@ def _answers(
         needed: property that an answer must have.
         left_out: counts the calls of the stage that are not yielded, by reason.
     """
-    stages, is_empty = set(), True
+    stage_names, is_empty = set(), True
     left_out = Counter() if left_out is None else left_out
     for run in store.runs():
-        judged_ids = {answer.call_id for answer in run.decision_answers}
+        decided_ids = {answer.call_id for answer in run.decision_answers}
         stated_at = {(statement.call_id, statement.kind) for statement in run.statements}
         stating_calls = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stated_at}
         if len(stating_calls) == len(run.calls):
             stating_calls.clear()
         for call in run.calls:
-            stages.add(call.stage)
+            stage_names.add(call.stage)
             if stage not in (None, call.stage):
                 continue
             if call.id in stating_calls:
@@ -292,7 +310,7 @@ def _answers(
                 continue
             has_input: dict[NeededInput, bool] = {
                 "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
-                "decisions about it": call.id in judged_ids,
+                "decisions about it": call.id in decided_ids,
                 "a text": bool(call.text.strip()),
                 "hidden states": bool(states),
             }
@@ -303,6 +321,6 @@ def _answers(
                 left_out[f"without {needed}"] += 1
     if is_empty:
         stage_text = (
-            "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
+            "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stage_names)) or 'none'})"
         )
         raise RecordError(f"{store.path} holds no answer with {needed}{stage_text}; expected some")

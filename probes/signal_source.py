@@ -1,7 +1,7 @@
-"""Gives a pipeline its numbers: those that the model states, or those that a checkpoint reads in their place.
+"""Gives a pipeline its numbers: a number is stated by the model, or read by a checkpoint that replaces the model's.
 
 `confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both, and
-`confidence@NAME=CHECKPOINT` holds for one agent only. `Replacement.lacks` says which head a number needs.
+`confidence@NAME=CHECKPOINT` holds for one agent only. `Replacement.missing_head` says which head a number needs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ class Replacement:
 
     @property
     def needs_states(self) -> bool:
-        """Whether it cannot read an answer without hidden states; a blend scores without them, and says so."""
+        """Whether the checkpoint cannot read an answer without hidden states. A blend can, and adds a note."""
         return bool(self.layers) and not isinstance(self.reader, BlendPredictor)
 
     @property
@@ -95,10 +95,8 @@ class Replacement:
         return tuple(output.name for output in self.reader.checkpoint.manifest.outputs)
 
     @property
-    def lacks(self) -> str:
-        """Returns the name of a head that this signal needs and the checkpoint does not have; empty if it has all of
-        them.
-        """
+    def missing_head(self) -> str:
+        """Name of a head that this signal needs and the checkpoint does not have; empty if no head is missing."""
         if self.name == CRITICAL_SIGNAL:
             return (
                 "" if isinstance(self.reader, QualityPredictor) and CRITICAL_SIGNAL in self.heads else CRITICAL_SIGNAL
@@ -210,7 +208,13 @@ class SignalSource:
     ) -> Signal | None:
         """Returns the number, with its source; None if neither the model nor the checkpoint gives a number.
 
-        `call`: the answer, or the call whose prompt is read. Two numbers are joined by the mean of their log-odds.
+        A stated number and a checkpoint's are joined by the mean of their log-odds.
+
+        Args:
+            name: name of the number, such as `confidence`.
+            agent: name of the agent; empty without agents.
+            stated: the number that the model stated, in [0, 1]; None if it was not asked.
+            call: the answer, or the call whose prompt is read; None if nothing was called yet.
         """
         replacement = self.replacement(name, agent)
         if replacement is None:

@@ -28,7 +28,7 @@ ORDERS_ONLY = (
 
 
 def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
-    """Returns the choice. Raises `ValueError` for an unknown choice, because it would quietly mean something else."""
+    """Returns `on_mismatch`. Raises `ValueError` for an unknown choice, which would else count as `note`."""
     if on_mismatch not in get_args(OnMismatch):
         raise ValueError(f"on_mismatch is {on_mismatch!r}; expected one of {', '.join(get_args(OnMismatch))}")
     return on_mismatch
@@ -72,8 +72,8 @@ def mismatch(
         logprobs_mode: mode of the response's log-probabilities.
         contract: the checkpoint's contract; None if no log-probabilities are scored.
         reader: model that gave the log-probabilities, as for `other_reader`.
-        for_strangers: whether the checkpoint was made for models that it does not know. The warning then says only
-            that.
+        for_strangers: whether the checkpoint was made for models that it was not trained on. For another model the
+            warning then says that the score only orders answers of one run.
         on_mismatch: what to do about a difference.
         stacklevel: stack level of the warning.
     """
@@ -112,7 +112,13 @@ may round to 0 or 1.
 
 
 def name_of_run(model: str, task: str = "", variant: str = "") -> str:
-    """Returns the name of a run. An empty task or way of asking stands for all of them."""
+    """Returns the name of a run, MODEL|TASK|VARIANT.
+
+    Args:
+        model: name of the model.
+        task: name of the task; empty for all tasks.
+        variant: name of the way of asking; empty for all ways.
+    """
     return SEPARATOR.join((model, task, variant))
 
 
@@ -189,9 +195,12 @@ class BaseRates:
         return matching_shifts[0] if len(matching_shifts) == 1 else None
 
     def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
-        """Adds the run's shifts to the heads' values, and returns whether the run is known.
+        """Adds a run's shifts to the heads' values, and returns whether the run is known.
 
-        The run is the given one, or else the only run of the model.
+        Args:
+            heads: value of each head, a probability of an average run; changed here.
+            run: shifts of the run; None for the only run of the model.
+            model: name of the model; None if it is not known.
         """
         shifts = self.of_model(model) if run is None else run
         for name, shift in (shifts or {}).items():

@@ -37,7 +37,7 @@ class Verdict:
     threshold, or does not know how often answers of this run are right.
     """
     checkpoint: str
-    """Digest of the checkpoint that gave it."""
+    """Digest of the checkpoint that gave the verdict."""
     reason: str = ""
     """Why there is no score, or what makes it doubtful; empty if nothing does."""
 
@@ -45,8 +45,7 @@ class Verdict:
     def agreement(self) -> float | None:
         """The probability that the model, asked again, would say the same; None if the checkpoint has no such head.
 
-        It was learned without labels and is no probability of being right: a model may say the same wrong thing each
-        time.
+        This head was trained without labels. It is not P(right): a model may say the same wrong thing each time.
         """
         return self.heads.get(AGREEMENT)
 

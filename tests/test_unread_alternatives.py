@@ -10,7 +10,7 @@ import pytest
 from answer_formats import CORPUS, REFUSED
 from tiny import tiny_quality
 
-from metaprobe.probes.quality import TOGETHER_FROM, QualityPredictor
+from metaprobe.probes.quality import MIN_BATCH, QualityPredictor
 from metaprobe.records.parse import parse_response
 from metaprobe.records.response import SAMPLED_TOKENS
 
@@ -52,7 +52,7 @@ def test_alternatives_that_no_feature_needs_are_looked_at_for_a_few_tokens_only(
     Counted.reads = 0
     assert predictor.predict(response) == expected
     assert 0 < Counted.reads <= 4 * SAMPLED_TOKENS
-    assert predictor.predict_many([response] * TOGETHER_FROM) == [expected] * TOGETHER_FROM
+    assert predictor.predict_many([response] * MIN_BATCH) == [expected] * MIN_BATCH
     Counted.reads = 0
     parse_response(response)
     assert Counted.reads >= 200

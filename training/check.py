@@ -183,7 +183,7 @@ def target_probabilities(
     if isinstance(reader, BlendPredictor):
         stored_states = [StoredStates(store, reader) for store in run_stores]
         hidden = [
-            next((held_states.of(call.id) for held_states in stored_states if call.id in held_states.held), None)
+            next((held_states.of(call.id) for held_states in stored_states if call.id in held_states.call_ids), None)
             for call in calls
         ]
         if reader.states and (without_count := sum(held_states is None for held_states in hidden)):

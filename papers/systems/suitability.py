@@ -193,7 +193,7 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
 def _lacking(needed: Sequence[str] | None, replacement: Replacement) -> str:
     """Returns the heads that a signal needs and the checkpoint lacks; empty if it has all."""
     if needed is None:
-        return replacement.lacks
+        return replacement.missing_head
     return _list(head for head in needed if head not in replacement.heads)
 
 

@@ -49,10 +49,10 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
                 f"{spec}: it reads hidden states, and a router learns from runs without them; give a predictor on "
                 "log-probabilities, or outcomes with the confidences that the probe gave (`confidence_source`)"
             )
-        if replacement.lacks:
+        if replacement.missing_head:
             raise ContractMismatch(
-                f"{spec}: it predicts {', '.join(replacement.heads)}, and not {replacement.lacks}, which a confidence "
-                "is; give a predictor of that"
+                f"{spec}: it predicts {', '.join(replacement.heads)}, and not {replacement.missing_head}, which a "
+                "confidence is; give a predictor of that"
             )
         training = replacement.reader.checkpoint.manifest.training
         if training is not None and training.fingerprint == data_fingerprint:
