@@ -303,8 +303,8 @@ def beats_controls_within(comparison: ControlComparison, *, name: str) -> Findin
         f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
         f"{_corrected_p_text(best, len(comparison.controls))}"
     )
-    if others := [control.name for control in comparison.standing if control is not best]:
-        detail += f"; not clearly beaten either: {', '.join(others)}"
+    if other_controls := [control.name for control in comparison.standing if control is not best]:
+        detail += f"; not clearly beaten either: {', '.join(other_controls)}"
     return Finding(f"{name} beats every control within runs", comparison.beaten, detail)
 
 

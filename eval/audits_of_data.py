@@ -351,8 +351,8 @@ def _occurs(numbers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
     return np.bincount(numbers, minlength=n) > 0
 
 
-def _share_text(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "none"
+def _share_text(count: int, total: int) -> str:
+    return f"{count / total:.1%}" if total else "none"
 
 
 def _shortened(text: str) -> str:
@@ -377,8 +377,8 @@ def nearly_identical(texts: Sequence[str], *, seed: int = 0) -> Iterator[tuple[I
     """
     numbers = np.unique([" ".join(_NUMBER.findall(text)) for text in texts], return_inverse=True)[1]
     for rows, i, j in similar_pairs(texts, MIN_SIMILARITY, seed=seed):
-        same = numbers[i] == numbers[j]
-        yield rows, i[same], j[same]
+        has_same_numbers = numbers[i] == numbers[j]
+        yield rows, i[has_same_numbers], j[has_same_numbers]
 
 
 def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:

@@ -319,51 +319,53 @@ def explicit_and_implicit(
         fold: as in `method_results`.
         seed: seed of the bootstrap.
     """
-    explicit, implicit, joined = names
+    explicit, implicit, joined_name = names
     ranking = {method.name: method.ranking for method in judged}
     weights, runs = cluster_weights(list(table.groups), RESAMPLES, seed), run_of_answers(table)
     left_out: list[str] = []
 
     def result(by: PartKind, name: str, rows: NDArray[np.bool_]) -> tuple[SignalResult, float]:
-        y, drawn = table.y[rows], weights[:, rows]
+        y, row_weights = table.y[rows], weights[:, rows]
         metric = auroc_within(None if fold is None else fold[rows], runs[rows])
-        values = {each: metric_values(metric, y, ranking[each][rows], drawn) for each in names if each}
-        over_explicit = control_comparison(values[implicit], {explicit: values[explicit]}, drawn).controls[0]
+        values = {each: metric_values(metric, y, ranking[each][rows], row_weights) for each in names if each}
+        over_explicit = control_comparison(values[implicit], {explicit: values[explicit]}, row_weights).controls[0]
         better = max((values[explicit], values[implicit]), key=lambda each: each.estimate)
-        found = SignalResult(
+        signal_result = SignalResult(
             by=by,
             name=name,
             n=int(rows.sum()),
             accuracy=float(y.mean()),
-            explicit=resampled_interval(values[explicit].estimate, values[explicit].resamples, drawn),
-            implicit=resampled_interval(values[implicit].estimate, values[implicit].resamples, drawn),
+            explicit=resampled_interval(values[explicit].estimate, values[explicit].resamples, row_weights),
+            implicit=resampled_interval(values[implicit].estimate, values[implicit].resamples, row_weights),
             difference=over_explicit.difference,
             p_holm=over_explicit.p_holm,
-            joined=resampled_interval(values[joined].estimate, values[joined].resamples, drawn) if joined else None,
-            joined_gain=paired_interval(values[joined], better, drawn) if joined else None,
+            joined=resampled_interval(values[joined_name].estimate, values[joined_name].resamples, row_weights)
+            if joined_name
+            else None,
+            joined_gain=paired_interval(values[joined_name], better, row_weights) if joined_name else None,
         )
-        return found, over_explicit.p
+        return signal_result, over_explicit.p
 
     parts = [result("all", "all answers", np.ones(len(table), dtype=bool))[0]]
     columns: list[tuple[PartKind, NDArray[np.str_]]] = [("task", table.tasks), ("model", table.models)]
     if all(len(np.unique(column)) > 1 for _, column in columns):
-        both = np.array([f"{model} on {task}" for task, model in zip(table.tasks, table.models, strict=True)])
-        columns.append(("task and model", both))
+        run_names = np.array([f"{model} on {task}" for task, model in zip(table.tasks, table.models, strict=True)])
+        columns.append(("task and model", run_names))
     for by, column in columns:
         part_names = np.unique(column).tolist()
-        found = []
+        results = []
         for name in part_names if len(part_names) > 1 else []:
             part, p = result(by, name, column == name)
             if math.isfinite(part.difference.estimate):
-                found.append((part, p))
+                results.append((part, p))
             else:
                 left_out.append(name)
-        corrected = holm([p for _, p in found])
-        parts += [replace(part, p_holm=float(p)) for (part, _), p in zip(found, corrected, strict=True)]
+        corrected = holm([p for _, p in results])
+        parts += [replace(part, p_holm=float(p)) for (part, _), p in zip(results, corrected, strict=True)]
     return SignalComparison(
         explicit=explicit,
         implicit=implicit,
-        joined=joined,
+        joined=joined_name,
         parts=tuple(parts),
         left_out=tuple(left_out),
         runs=int(runs.max()) + 1,

@@ -99,11 +99,11 @@ def distinct_controls(table: AnswerTable) -> DistinctControls:
         if len(distinct) == 1:
             constant.append(name)
             continue
-        kept = name_by_order.setdefault(order.tobytes(), name)
-        if kept == name:
+        first_name = name_by_order.setdefault(order.tobytes(), name)
+        if first_name == name:
             scores[name] = values
         else:
-            same_order[name] = kept
+            same_order[name] = first_name
     return DistinctControls(scores, same_order, tuple(constant))
 
 

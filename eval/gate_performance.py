@@ -234,14 +234,14 @@ def simulate_asking_again(table: AnswerTable) -> NewAnswers:
     keys = [*zip(table.items.tolist(), table.models.tolist(), table.variants.tolist(), strict=True)]
     number_of_key = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     member = np.array([number_of_key[key] for key in keys])
-    others = np.bincount(member)[member] - 1
+    other_answer_count = np.bincount(member)[member] - 1
 
     def mean_of_others(values: NDArray[np.int64]) -> NDArray[np.float64]:
         total = np.bincount(member, weights=values)[member]
-        means: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
-        return np.where(others > 0, means, values.mean())
+        means: NDArray[np.float64] = (total - values) / np.maximum(other_answer_count, 1)
+        return np.where(other_answer_count > 0, means, values.mean())
 
-    share_with_others = float(np.mean(others > 0))
+    share_with_others = float(np.mean(other_answer_count > 0))
     average_claim = (
         f"has the average accuracy ({table.y.mean():.1%}) and length ({table.tokens.mean():.0f} tokens) of all "
         f"answers, which flatters it: questions whose answers are stopped are harder than others"

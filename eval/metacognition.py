@@ -108,7 +108,7 @@ def at_equal_difficulty(
     weights = cluster_weights(list(table.groups), resamples, seed)
     auroc_within_strata = StratifiedAuroc(strata.member)
     rows_of_stratum = [np.flatnonzero(strata.member == number) for number in range(len(strata.names))]
-    stated = next((method.ranking for method in judged if method.name == STATED), None)
+    stated_ranking = next((method.ranking for method in judged if method.name == STATED), None)
     return Difficulty(
         by=strata.by,
         strata=tuple(
@@ -120,8 +120,8 @@ def at_equal_difficulty(
                 method=method.name,
                 auroc=interval(auroc_within_strata, table.y, method.ranking, weights),
                 diff_stated=None
-                if stated is None or method.name == STATED
-                else paired_difference(auroc_within_strata, table.y, method.ranking, stated, weights),
+                if stated_ranking is None or method.name == STATED
+                else paired_difference(auroc_within_strata, table.y, method.ranking, stated_ranking, weights),
             )
             for method in judged
         ),

@@ -63,8 +63,8 @@ class Logged:
 
     def taken(self, values: Floats) -> Floats:
         """Returns the values (n,) of the actions that were taken, from values (n, A)."""
-        chosen: Floats = values[np.arange(len(self.action)), self.action]
-        return chosen
+        values_of_actions: Floats = values[np.arange(len(self.action)), self.action]
+        return values_of_actions
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,8 +303,12 @@ def _other_model_of(call: Call, llm: CallReader) -> str:
     """Returns the call's model if it is known to differ from the loaded one, else an empty text."""
     if call.model and call.model != llm.name:
         return call.model
-    unknown = ("", "unknown")
-    if call.model_revision not in unknown and llm.revision not in unknown and call.model_revision != llm.revision:
+    unknown_names = ("", "unknown")
+    if (
+        call.model_revision not in unknown_names
+        and llm.revision not in unknown_names
+        and call.model_revision != llm.revision
+    ):
         return f"{call.model} ({call.model_revision})"
     return ""
 
@@ -433,8 +437,10 @@ def reread(
     reader = reader_name(llm.name, llm.revision)
     if out.path.exists() and out.run_ids():  # one folder holds what one model read: two would be mixed in training
         readers = {call.reader for run in out.runs() for call in run.calls} - {""}
-        if others := sorted(readers - {reader}):
-            raise StoreMismatch(f"{out.path} holds what {others[0]} read; expected a folder of its own for {reader}")
+        if other_readers := sorted(readers - {reader}):
+            raise StoreMismatch(
+                f"{out.path} holds what {other_readers[0]} read; expected a folder of its own for {reader}"
+            )
         if not readers:
             raise StoreMismatch(
                 f"{out.path} holds runs that no other model read; expected a folder of its own for them"

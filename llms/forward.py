@@ -88,16 +88,16 @@ def choose_batch(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
     neighbours = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
 
     def unshared_part(rows: Sequence[int]) -> float:
-        chosen = [prompts[row] for row in rows]
-        return _tokens_to_read(chosen, prefixes(chosen)) / sum(map(len, chosen))
+        chosen_prompts = [prompts[row] for row in rows]
+        return _tokens_to_read(chosen_prompts, prefixes(chosen_prompts)) / sum(map(len, chosen_prompts))
 
     return min(longest, neighbours, key=unshared_part)
 
 
-def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Returns how many tokens both begin with."""
-    shorter_length = min(len(one), len(other))
-    return next((i for i in range(shorter_length) if one[i] != other[i]), shorter_length)
+    shorter_length = min(len(first), len(second))
+    return next((i for i in range(shorter_length) if first[i] != second[i]), shorter_length)
 
 
 def _tokens_to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
@@ -189,7 +189,9 @@ def score_continuations(
     vocabulary = model.config.get_text_config().vocab_size
     # Positions at which logits are needed: from the end of the shortest prompt to the end of the longest sequence.
     scored_positions = (
-        max(len(prompt) + len(rest) for prompt, rest in pairs) - min(len(prompt) for prompt, _ in pairs) + 1
+        max(len(prompt) + len(continuation) for prompt, continuation in pairs)
+        - min(len(prompt) for prompt, _ in pairs)
+        + 1
     )
     batch_size = max(LOGITS_AT_ONCE // (scored_positions * vocabulary), 1)
     slice_length = max(LOGITS_AT_ONCE // vocabulary, 1)  # of one continuation, if even one is too long
@@ -211,7 +213,7 @@ def _score_batch(
     slice_length: int,
 ) -> list[ScoredText]:
     """Returns the log-probabilities of continuations that are read in one batch, slice by slice along their length."""
-    sequences = [prompt + rest for prompt, rest in pairs]
+    sequences = [prompt + continuation for prompt, continuation in pairs]
     first_place, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
     cache: Any = DynamicCache(config=model.config) if longest - first_place > slice_length else None
     # Padding stands at the end, where no token sees it.
@@ -228,11 +230,13 @@ def _score_batch(
             use_cache=cache is not None,
             logits_to_keep=torch.arange(start - cached_length, end - cached_length, device=model.device),
         ).logits  # (B, end - start, V)
-        for row, (prompt, rest) in enumerate(pairs):
+        for row, (prompt, continuation) in enumerate(pairs):
             # The logits at a place are of the token after it.
-            low, high = max(len(prompt) - 1, start), min(len(prompt) + len(rest) - 1, end)
+            low, high = max(len(prompt) - 1, start), min(len(prompt) + len(continuation) - 1, end)
             if low < high:
-                targets = torch.tensor(rest[low + 1 - len(prompt) : high + 1 - len(prompt)], device=logits.device)
+                targets = torch.tensor(
+                    continuation[low + 1 - len(prompt) : high + 1 - len(prompt)], device=logits.device
+                )
                 token_logprobs = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
                 target_logprobs = token_logprobs.gather(1, targets[:, None])[:, 0]
                 parts_by_row[row].append(

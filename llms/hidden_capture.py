@@ -29,9 +29,9 @@ class Capture:
     positions: tuple[str, ...] = ("prompt_last", "answer_last", "answer_mean")
 
     def __post_init__(self) -> None:
-        if unknown := set(self.positions) - set(LIVE_POSITIONS):
+        if unknown_positions := set(self.positions) - set(LIVE_POSITIONS):
             raise LLMError(
-                f"positions {sorted(unknown)} are not known while a model answers; there are then "
+                f"positions {sorted(unknown_positions)} are not known while a model answers; there are then "
                 f"{', '.join(LIVE_POSITIONS)}"
             )
         if not self.layers or sorted(set(self.layers)) != list(self.layers):

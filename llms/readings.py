@@ -123,8 +123,8 @@ class Readings(ABC):
         self._reader = reader
         self.layers = chosen_layers(layers, config)
         kept_positions = Capture(self.layers).positions if positions is None else positions
-        if unknown := set(kept_positions) - set(READ_POSITIONS):
-            raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(READ_POSITIONS)}")
+        if unknown_positions := set(kept_positions) - set(READ_POSITIONS):
+            raise LLMError(f"unknown positions {sorted(unknown_positions)}; known: {', '.join(READ_POSITIONS)}")
         self.positions = tuple(position for position in READ_POSITIONS if position in kept_positions)
         if not self.positions:
             raise LLMError(f"no position to keep: give at least one of {', '.join(READ_POSITIONS)}")

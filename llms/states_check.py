@@ -53,16 +53,16 @@ def source_canaries(
     A version of the library that is not known to be good is checked first, and a warning says so. Raises `LLMError`
     where the model cannot be loaded, where that check fails, or where its context is too short for the canaries.
     """
-    chosen = ",".join(map(str, layers))
+    layer_names = ",".join(map(str, layers))
     if via == "vllm":
-        seen = EngineReplay(checked_engine(model, chosen)).canaries()
+        canary_states = EngineReplay(checked_engine(model, layer_names)).canaries()
     else:
         llm = LocalLLM.load(model)
         check_version(llm)
-        seen = StateReplay(llm, layers=chosen).canaries()
-    if seen is None:
+        canary_states = StateReplay(llm, layers=layer_names).canaries()
+    if canary_states is None:
         raise LLMError(f"the context of {model} is too short for {FEWEST_CANARIES} canaries: its states are unchecked")
-    return seen
+    return canary_states
 
 
 def check_version(llm: LocalLLM) -> None:
@@ -80,8 +80,8 @@ def checked_engine(model: str, layers: str) -> StatesEngine:
         return StatesEngine(model, layers)
     reference = StateReplay(LocalLLM.load(model, device="cpu"), layers=layers).canaries()  # freed before the engine
     engine = StatesEngine(model, layers)
-    if reference is not None and (seen := EngineReplay(engine).canaries()) is not None:
-        check_engine(reference, seen)
+    if reference is not None and (canary_states := EngineReplay(engine).canaries()) is not None:
+        check_engine(reference, canary_states)
     return engine
 
 
@@ -168,12 +168,12 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
     if not files:
         raise LLMError(f"{path} holds no hidden states of {llm.name}; run `metaprobe extract`, or name their model")
     runs = list(store.runs())
-    found = [call for run in runs for call in run.calls if stage in (None, call.stage) and call.error is None]
+    calls_of_stage = [call for run in runs for call in run.calls if stage in (None, call.stage) and call.error is None]
     checks: dict[str, CallsCheck] = {}
     passed_over: list[str] = []
     for layout in dict.fromkeys(file.layout for file in files):
         name = f"layers {', '.join(map(str, layout.layers))} at {', '.join(layout.positions)}"
-        calls_with_states = _with_states(found, [file for file in files if file.layout == layout], calls)
+        calls_with_states = _with_states(calls_of_stage, [file for file in files if file.layout == layout], calls)
         if len(calls_with_states) < FEWEST_CANARIES or not {*layout.positions} & {*CANARY_POSITIONS}:
             passed_over.append(f"{name}: {len(calls_with_states)} calls, not compared")
         else:
@@ -186,7 +186,7 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
     return _join_checks(checks, passed_over)
 
 
-def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
+def _with_states(calls_of_stage: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
     """Returns some of the calls with their states in these files, all of one layout."""
     layout = files[0].layout
     live_indices = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
@@ -195,12 +195,12 @@ def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: 
     for file in files:
         for row, name in enumerate(file.call_ids):
             location_of_call.setdefault(name, (file, row))  # of several states of a call the first are read
-    calls_there = [call for call in found if call.id in location_of_call]
-    chosen = calls_there[:: max(len(calls_there) // count, 1)][
+    calls_there = [call for call in calls_of_stage if call.id in location_of_call]
+    calls_to_check = calls_there[:: max(len(calls_there) // count, 1)][
         :count
     ]  # from the whole store: its files may be of several sources
     chosen_calls: list[Call] = []
-    for call in chosen:
+    for call in calls_to_check:
         file, row = location_of_call[call.id]
         values = file.read(np.array([row]), range(len(layout.layers)), live_indices)[0]
         chosen_calls.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
@@ -209,8 +209,8 @@ def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: 
 
 def _join_checks(checks: Mapping[str, CallsCheck], passed_over: Sequence[str]) -> CallsCheck:
     """Returns one result for those of several layouts, by name, which names those that were passed over."""
-    first, *more = checks.values()
-    if not more and not passed_over:
+    first, *other_checks = checks.values()
+    if not other_checks and not passed_over:
         return first
     heads = [check.head for check in checks.values() if check.head is not None]
     reason = "; ".join([*(f"{name}: {check.states.reason}" for name, check in checks.items()), *passed_over])

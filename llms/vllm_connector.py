@@ -39,8 +39,8 @@ class CpuHiddenStatesConnector(ExampleHiddenStatesConnector):  # type: ignore[mi
             lock = os.open(f"{pending.filename}.lock", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
             fcntl.flock(lock, fcntl.LOCK_EX)
         tensors = {"hidden_states": states, "token_ids": pending.token_ids.clone()}
-        done = _Copied()
-        future = self._executor.submit(self._write_tensors, tensors, done, pending.filename, lock)
-        self._req_copy_events[pending.req_id] = done
+        copy_event = _Copied()
+        future = self._executor.submit(self._write_tensors, tensors, copy_event, pending.filename, lock)
+        self._req_copy_events[pending.req_id] = copy_event
         self._req_futures[pending.req_id] = future
         future.add_done_callback(partial(self._on_write_done, pending.req_id))

@@ -253,9 +253,9 @@ class EngineLLM:
 
     def _params(self, sampling: Sampling, prompt: int) -> Any:
         vllm = import_vllm()
-        more: dict[str, Any] = {}
+        state_params: dict[str, Any] = {}
         if sampling.json_schema:
-            more["structured_outputs"] = vllm.sampling_params.StructuredOutputsParams(json=sampling.json_schema)
+            state_params["structured_outputs"] = vllm.sampling_params.StructuredOutputsParams(json=sampling.json_schema)
         try:
             return vllm.SamplingParams(
                 temperature=sampling.temperature,
@@ -265,7 +265,7 @@ class EngineLLM:
                 stop=list(sampling.stop),
                 logprobs=self.capabilities.top_logprobs,
                 output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
-                **more,
+                **state_params,
             )
         except ValueError as error:
             raise LLMError(f"vLLM does not take {sampling}: {error}") from error

@@ -160,7 +160,7 @@ class EngineReplay(Readings):
         return states_of_calls
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
-        numbers_of = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
+        numbers_of = self._engine.logprobs([prompt + continuation for prompt, continuation in pairs])
         return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, numbers_of, strict=True)]
 
 

@@ -57,8 +57,8 @@ class Weights:
 
 def cache_folder() -> Path:
     """Returns `$METAPROBE_CACHE`, or `metaprobe` in the user's cache folder."""
-    if chosen := os.environ.get("METAPROBE_CACHE"):
-        return Path(chosen)
+    if configured_path := os.environ.get("METAPROBE_CACHE"):
+        return Path(configured_path)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metaprobe"
 
 

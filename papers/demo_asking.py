@@ -35,16 +35,16 @@ async def ask_and_rate(session: Session) -> Run:
             temperature=session.constant(TEMPERATURE),
             hidden=True,
         )
-        shown = answer_in(session.item, answer, session.variant) or "(none)"
-        stated = await session.ask(
+        answer_text = answer_in(session.item, answer, session.variant) or "(none)"
+        statement = await session.ask(
             "confidence",
             stage="confidence",
             round=number,
             parent=answer,
             max_tokens=STATEMENT_TOKENS,
-            answer=shown,
+            answer=answer_text,
         )
-        session.state(stated, "confidence", parse_stated("confidence", stated.text))
+        session.state(statement, "confidence", parse_stated("confidence", statement.text))
         return answer
 
     count = 2 if session.item.split == TWICE else 1

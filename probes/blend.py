@@ -88,8 +88,8 @@ class StatesInput:
 
 
 def _stated_inputs(confidence: float | None, p_true: float | None) -> dict[str, float]:
-    stated = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
-    return {name: number_of(name, value) for name, value in stated.items() if value is not None}
+    stated_values = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
+    return {name: number_of(name, value) for name, value in stated_values.items() if value is not None}
 
 
 class BlendPredictor(QualityPredictor):
@@ -162,14 +162,14 @@ class BlendPredictor(QualityPredictor):
         return self._inputs(self._read_response(response, None, _stated_inputs(confidence, p_true)))
 
     def _read_response(
-        self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}
+        self, response: object, hidden: Hidden | None = None, stated_values: Mapping[str, float] = {}
     ) -> AnswerInputs:
         """Returns the log-probabilities, hidden states and stated numbers of a response, with notes about them.
 
         Args:
             response: the response, in any form that `predict` takes.
             hidden: its hidden states; by default those that come with the response.
-            stated: numbers that the model stated, by input name; they replace those that come with the response.
+            stated_values: numbers that the model stated, by input name; they replace those that come with the response.
         """
         plain_logprobs = float_list(response) if type(response) is list else None
         if plain_logprobs is not None:
@@ -178,7 +178,7 @@ class BlendPredictor(QualityPredictor):
             parsed = self._parse_scorable(response)
             logprobs, model, note = parsed.logprobs, parsed.model, self._notes_about(parsed)
             cut = parsed.finish_reason == LENGTH
-            hidden, stated = hidden or parsed.hidden, {**parsed.stated, **stated}
+            hidden, stated_values = hidden or parsed.hidden, {**parsed.stated, **stated_values}
         inputs: dict[str, InputRow] = {}
         if hidden is not None and (fault := self.states_fault(hidden)):
             hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
@@ -193,7 +193,7 @@ class BlendPredictor(QualityPredictor):
                     f"hidden states at {', '.join(hidden.positions)} came; this blend reads "
                     f"{' and '.join(map(str, self.states.values()))}"
                 )
-        for name, value in stated.items():
+        for name, value in stated_values.items():
             if name in self._nan_inputs:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         try:

@@ -79,12 +79,12 @@ class Signals:
 
         Signals of log-probabilities are None if the answer has no log-probabilities.
         """
-        stated = {
+        stated_signals = {
             name: Signal(value, "stated")
             for name, value in (("difficulty", difficulty), ("confidence", confidence))
             if value is not None
         }
-        return cls(**stated, **measure_signals(answer_logprobs(answer)))
+        return cls(**stated_signals, **measure_signals(answer_logprobs(answer)))
 
     def value(self, name: str) -> float | None:
         """Returns the number of the field with this name, or None if it is not known."""
@@ -101,10 +101,10 @@ def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
     if logprobs is None or len(logprobs) == 0:
         return {}
     values = np.asarray(logprobs, dtype=np.float64)
-    measured = {
+    numbers = {
         "mean_logprob": values.mean(),
         "min_logprob": values.min(),
         "first_logprob": values[0],
         "tokens": len(values),
     }
-    return {name: Signal(float(value), "logprobs") for name, value in measured.items()}
+    return {name: Signal(float(value), "logprobs") for name, value in numbers.items()}

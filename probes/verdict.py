@@ -58,10 +58,10 @@ class Verdict:
     def _repr_html_(self) -> str:
         """Returns a table for notebooks."""
         heads = {f"head {name}": f"{value:.3f}" for name, value in self.heads.items()}
-        shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
+        text_by_name = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
         if self.critical is not None:
-            shown["critical"] = f"{self.critical:.3f}"
-        rows = [*shown.items(), ("flagged", self.flagged), ("reason", self.reason)]
+            text_by_name["critical"] = f"{self.critical:.3f}"
+        rows = [*text_by_name.items(), ("flagged", self.flagged), ("reason", self.reason)]
         return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
 
     def to_dict(self) -> dict[str, Any]:

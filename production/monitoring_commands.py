@@ -92,10 +92,10 @@ def feedback(
         known_count = score_log.add_labels(labels)
         dropped = score_log.dropped_labels - dropped_before
         weaker = score_log.passed_over(labels)
-        unknown = score_log.unknown_ids(label.request_id for label in labels) if known_count < len(labels) else []
+        unknown_ids = score_log.unknown_ids(label.request_id for label in labels) if known_count < len(labels) else []
         id_without_blanks = {
             request_id: "".join(request_id.split())
-            for request_id in unknown
+            for request_id in unknown_ids
             if IdFault.of(request_id) == IdFault.BLANKS
         }
         without_blanks = set(id_without_blanks.values()) - set(score_log.unknown_ids(id_without_blanks.values()))
@@ -112,13 +112,13 @@ def feedback(
             err=True,
         )
     if known_count < len(labels):
-        names = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        names = ", ".join(map(repr, unknown_ids[:5])) + (", ..." if len(unknown_ids) > 5 else "")
         click.echo(
             f"{len(labels) - known_count} are of answers that the log does not hold; they count once it does, "
             f"within 7 days: {names}",
             err=True,
         )
-        for fault in IdFault.list_all(unknown):
+        for fault in IdFault.list_all(unknown_ids):
             click.echo(f"of these, {fault}", err=True)
         if without_blanks:
             click.echo(f"without blanks, {len(without_blanks)} of these ids are in the log", err=True)
@@ -490,15 +490,17 @@ def delete(
     from metaprobe.production.monitoring.retention import further_answers
 
     with opened_log(log) as score_log:
-        unknown = score_log.delete_all(request_ids)
+        unknown_ids = score_log.delete_all(request_ids)
         further_ids = [name for request_id in request_ids for name in further_answers(score_log.tables, request_id)]
-    click.echo(f"took away {len(request_ids) - len(unknown)} requests")
+    click.echo(f"took away {len(request_ids) - len(unknown_ids)} requests")
     if further_ids:
         click.echo(
             f"other answers to these requests stay: {', '.join(further_ids)}; name them to take them away", err=True
         )
-    if unknown:
-        raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
+    if unknown_ids:
+        raise click.ClickException(
+            f"nothing is known of {', '.join(unknown_ids)}; expected ids that came with verdicts"
+        )
 
 
 @command(log_command, "Labelled answers as outcomes, to train P(success) before asking.", name="outcomes")

@@ -215,9 +215,9 @@ def _scores_of(
         return score_again(new.checkpoint, running.checkpoint, labelled)
     shadows = log.shadow_scores(new.checkpoint.digest)
     scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
-    unknown = np.flatnonzero(~np.isfinite(scores))
-    names = labelled.group[unknown].tolist()
-    for index, name, entry in zip(unknown.tolist(), names, log.entries_named(names), strict=True):
+    unscored_rows = np.flatnonzero(~np.isfinite(scores))
+    names = labelled.group[unscored_rows].tolist()
+    for index, name, entry in zip(unscored_rows.tolist(), names, log.entries_named(names), strict=True):
         if entry is None or entry.logprobs is None:
             continue
         model = str(labelled.model[index])

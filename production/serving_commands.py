@@ -39,5 +39,5 @@ def serve(
         raise click.UsageError(
             "Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL, or --success"
         )
-    first, *more = checkpoint or ("bundled:quality",)
-    run_server(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))
+    first, *other_checkpoints = checkpoint or ("bundled:quality",)
+    run_server(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(other_checkpoints)}))

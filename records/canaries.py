@@ -302,22 +302,24 @@ def compare_states(
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
     drift, worst = float(np.median(off)), float(off.max())
-    found = f"{names[0].split()[0]} states are off by {drift:.3f} (median) and {worst:.3f} (largest) of their spread"
+    drift_text = (
+        f"{names[0].split()[0]} states are off by {drift:.3f} (median) and {worst:.3f} (largest) of their spread"
+    )
     if drift <= limit.drift and worst <= limit.worst:
-        return StatesCheck(True, found, drift, worst)
+        return StatesCheck(True, drift_text, drift, worst)
     why = _explanation(seen_values, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
     allowed = f"at most {limit.drift:g} and {limit.worst:g} are rounding"
-    return StatesCheck(False, f"{found}; {allowed}: {why}", drift, worst)
+    return StatesCheck(False, f"{drift_text}; {allowed}: {why}", drift, worst)
 
 
 def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[int]) -> str:
     """Returns why the two cannot be compared: missing layers or canaries, another width, or other tokens; empty if they
     can be.
     """
-    if missing := [layer for layer in layers if layer not in golden.layers]:
-        return f"no golden states of layers {missing} are stored; train the probe again"
-    if missing := [layer for layer in layers if layer not in seen.layers]:
-        return f"it gives layers {list(seen.layers)}; expected {list(layers)}: capture layers {missing} too"
+    if missing_layers := [layer for layer in layers if layer not in golden.layers]:
+        return f"no golden states of layers {missing_layers} are stored; train the probe again"
+    if missing_layers := [layer for layer in layers if layer not in seen.layers]:
+        return f"it gives layers {list(seen.layers)}; expected {list(layers)}: capture layers {missing_layers} too"
     if golden.values.shape[-1] != seen.values.shape[-1]:
         return (
             f"its states have width {seen.values.shape[-1]}; expected {golden.values.shape[-1]}: load the model that "

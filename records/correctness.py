@@ -106,9 +106,9 @@ def is_correct(item: Item, answer: str) -> bool:
     if item.check == "number":
         return any(_is_number(answer, item.question, gold) for gold in item.gold)
     if item.check == "choice":
-        if missing := [gold for gold in item.gold if gold not in item.choices]:
+        if unlisted_gold := [gold for gold in item.gold if gold not in item.choices]:
             raise RecordError(
-                f"the gold {missing[0]!r} of choice item {item.id!r} is none of its choices {item.choices}"
+                f"the gold {unlisted_gold[0]!r} of choice item {item.id!r} is none of its choices {item.choices}"
             )
         return chosen(item, answer) in item.gold
     if item.check == "exact":
@@ -533,22 +533,22 @@ def _joined_boxes(text: str) -> list[tuple[int, int, int]]:
     the first to the last. A sign that belongs to the number in a box counts as its content. A box after ", not" is left
     out.
     """
-    joined: list[tuple[int, int, int]] = []
+    box_groups: list[tuple[int, int, int]] = []
     for start, inner, end in boxed_parts(text):
-        is_near = joined and start - joined[-1][2] <= MOST_BETWEEN_BOXES
-        if is_near and _DENIES_BOX.fullmatch(text, joined[-1][2] + 1, start):
+        is_near = box_groups and start - box_groups[-1][2] <= MOST_BETWEEN_BOXES
+        if is_near and _DENIES_BOX.fullmatch(text, box_groups[-1][2] + 1, start):
             continue
-        if is_near and _BETWEEN_BOXES.fullmatch(text, joined[-1][2] + 1, start):
-            first = joined[-1][0]
+        if is_near and _BETWEEN_BOXES.fullmatch(text, box_groups[-1][2] + 1, start):
+            first = box_groups[-1][0]
             name = _NAME_OF_BOX.search(text, max(0, first - 8), first)
-            joined[-1] = (first, min(joined[-1][1], name.start() if name else first), end + 1)
+            box_groups[-1] = (first, min(box_groups[-1][1], name.start() if name else first), end + 1)
         else:
             before = _GLUED_BEFORE.search(text, max(0, start - 8), start)
             after = _GLUED_AFTER.match(text, end + 1)
             if before or after:
                 inner, end = before.start() if before else start, after.end() if after else end + 1
-            joined.append((start, inner, end))
-    return joined
+            box_groups.append((start, inner, end))
+    return box_groups
 
 
 def _last_matches(pattern: re.Pattern[str], text: str, required_text: str) -> list[re.Match[str]]:
@@ -603,8 +603,8 @@ def canonical(item: Item, answer: str) -> str:
         return canonical_number(item.question, answer)
     if item.choices:
         return chosen(item, answer) or ""
-    shown = _with_shown_options(item)
-    if shown.choices and (option := chosen(shown, answer)):
+    item_with_options = _with_shown_options(item)
+    if item_with_options.choices and (option := chosen(item_with_options, answer)):
         return option
     if len(answer) > MAX_COMPARED_CHARS:
         return plain_form(answer)

@@ -44,12 +44,12 @@ class DecisionQuestion:
     def read_all(cls, question_list: object) -> "list[DecisionQuestion]":
         """Returns the questions of a request. Raises `InvalidResponse`, naming the question that breaks the format."""
         if not isinstance(question_list, (list, tuple)) or not 1 <= len(question_list) <= MOST_QUESTIONS:
-            got = (
+            decision_fields = (
                 f"{len(question_list)} of them"
                 if isinstance(question_list, (list, tuple))
                 else _short_repr(question_list)
             )
-            raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
+            raise InvalidResponse(f"questions: got {decision_fields}; expected a list of 1 to {MOST_QUESTIONS}")
         questions = [_question(question, f"questions[{number}]") for number, question in enumerate(question_list)]
         names = [question.name for question in questions if question.name is not None]
         if len(set(names)) < len(names):
@@ -196,8 +196,14 @@ def _parse_answer(
         )
     options = None if question is None else question.options
     names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, json_path, options)
-    missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
-    reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
+    options_without_number = [option for option, p in zip(names, probabilities, strict=True) if p is None]
+    reason = (
+        f"no probability of {', '.join(options_without_number)}"
+        if options_without_number
+        else ""
+        if names
+        else "no probabilities came"
+    )
     confidence = fields_of_answer.get("confidence")
     answer_fields |= {
         "options": names,
@@ -214,7 +220,8 @@ def _parse_answer(
             raise InvalidResponse(f"{json_path}.choice is {_short_repr(choice)}; expected one of the options")
         return DecisionAnswer(**answer_fields, choice=_option_name(choice))
     return DecisionAnswer(
-        **answer_fields, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), json_path)
+        **answer_fields,
+        value=_score(fields_of_answer.get("score"), probabilities, bool(options_without_number), json_path),
     )
 
 

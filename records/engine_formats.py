@@ -178,14 +178,18 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
                 " expected (log-probability, token id, text)"
             )
         try:
-            others = [other[0] for other in as_list(rows[number]) or ()] if rows else []
+            alternative_logprobs = [other[0] for other in as_list(rows[number]) or ()] if rows else []
         except (LookupError, TypeError) as error:
             raise InvalidResponse(
                 f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"
                 " (log-probability, token id, text)"
             ) from error
         entries.append(
-            {"token": text(triple[2]) if len(triple) > 2 else "", "logprob": triple[0], "top_logprobs": others}
+            {
+                "token": text(triple[2]) if len(triple) > 2 else "",
+                "logprob": triple[0],
+                "top_logprobs": alternative_logprobs,
+            }
         )
     # Parse them, and drop an end token that the text lacks.
     parsed = parse_entries(

@@ -32,9 +32,9 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package, missing = module.split(".")[0], (error.name or "").split(".")[0]
+        package, missing_module = module.split(".")[0], (error.name or "").split(".")[0]
         is_ours = package == OWN_PACKAGE
-        if not missing or (missing == package) == is_ours:
+        if not missing_module or (missing_module == package) == is_ours:
             raise  # a package is there, and something it needs is not: that message is the useful one
         raise MissingExtra(
             f"{error.name if is_ours else module} is needed here and not installed: {how_to_install(extra)}"

@@ -155,10 +155,10 @@ def statements_of(record: dict[str, Any], response: object, call_id: str) -> tup
             None if value is None else _checked_number(value, '"verbalized_confidence"', 0.0, 1.0)
         )
     stated_by_response = response.stated if isinstance(response, ParsedResponse) else {}
-    stated = stated_by_line | {
+    value_of_kind = stated_by_line | {
         name: stated_by_response[name] for name in sorted(stated_by_response.keys() - stated_by_line.keys())
     }
-    return tuple(Statement(call_id, name, number) for name, number in stated.items())
+    return tuple(Statement(call_id, name, number) for name, number in value_of_kind.items())
 
 
 def messages_of(messages: object) -> tuple[Message, ...]:
@@ -258,19 +258,19 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     line_id, run_id, call_id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
-    measured: dict[str, Any] = {}
+    measured_fields: dict[str, Any] = {}
     note = ""
     # Measurements of a response with log-probabilities or hidden states.
     if isinstance(response, ParsedResponse):
         note = "; ".join(filter(None, (response.note, response.top_fault)))
         field_names = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
-        measured = {name: getattr(response, name) for name in field_names}
-        measured |= segments_of(record, len(response.logprobs))
+        measured_fields = {name: getattr(response, name) for name in field_names}
+        measured_fields |= segments_of(record, len(response.logprobs))
         if not len(response.logprobs):  # it came with hidden states alone
-            measured |= {"logprobs": None, "tokens": ()}
+            measured_fields |= {"logprobs": None, "tokens": ()}
         model = string(record, "model") or response.model
         if response.hidden is not None and response.hidden.model == model:
-            measured["hidden"] = replace(response.hidden, model="")
+            measured_fields["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
     # The mode of the log-probabilities: the line's, else the response's.
@@ -303,7 +303,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
                 finish_reason=response.finish_reason,
                 usage=response.usage,
                 note=note,
-                **measured,
+                **measured_fields,
             ),
         ),
         statements=statements_of(record, response, call_id),

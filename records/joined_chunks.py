@@ -85,7 +85,7 @@ class _ByIndex(dict[int, dict[str, Any]]):
     """Members of a list that is sent in parts, such as tool calls, by their index."""
 
 
-def _join(whole: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> None:
+def _join(joined_fields: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> None:
     """Adds the fields of a part to those of the whole: texts and lists are continued, objects joined by their fields,
     and other values replaced.
 
@@ -94,32 +94,32 @@ def _join(whole: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> Non
     for name, value in part.items():
         if value is None:
             continue
-        earlier = whole.get(name)
+        earlier = joined_fields.get(name)
         if isinstance(value, str):
             if name in _WHOLE_TEXTS:
                 if earlier and value and earlier != value and name in _IDENTIFYING_TEXTS:
                     raise InvalidResponse(f"a part of the stream has the {name} {value!r} after {earlier!r}")
                 if value:
-                    whole[name] = value
+                    joined_fields[name] = value
             elif isinstance(earlier, _TextParts):
                 earlier.append(value)
             else:
-                whole[name] = _TextParts([value])
+                joined_fields[name] = _TextParts([value])
         elif (members := as_list(value)) is not None:
-            _continue_list(whole, name, members, depth)
+            _continue_list(joined_fields, name, members, depth)
         elif (inner := fields(value)) is not None and depth < _MAX_DEPTH:
             if type(earlier) is not dict:
-                earlier = whole[name] = {}
+                earlier = joined_fields[name] = {}
             _join(earlier, inner, depth + 1)
         else:
-            whole[name] = value
+            joined_fields[name] = value
 
 
-def _continue_list(whole: dict[str, Any], name: str, members: Sequence[Any], depth: int) -> None:
+def _continue_list(joined_fields: dict[str, Any], name: str, members: Sequence[Any], depth: int) -> None:
     """Adds members to a list of the whole. Members with an index join the member of the same index."""
-    earlier = whole.get(name)
+    earlier = joined_fields.get(name)
     if not members:
-        whole[name] = earlier if isinstance(earlier, list | _ByIndex) else []
+        joined_fields[name] = earlier if isinstance(earlier, list | _ByIndex) else []
         return
     parts = [fields(member) for member in members]
     have_index = [part is not None and type(part.get(_INDEX_KEY)) is int for part in parts]
@@ -128,14 +128,14 @@ def _continue_list(whole: dict[str, Any], name: str, members: Sequence[Any], dep
         raise InvalidResponse(f"parts of {name} came with an index and without one; expected one way")
     if not by_index:
         if not isinstance(earlier, list):
-            whole[name] = []
-        whole[name] += members
+            joined_fields[name] = []
+        joined_fields[name] += members
         return
     if not isinstance(earlier, _ByIndex):
-        whole[name] = _ByIndex()
+        joined_fields[name] = _ByIndex()
     for part in parts:
         assert part is not None
-        _join(whole[name].setdefault(part[_INDEX_KEY], {}), part, depth + 1)
+        _join(joined_fields[name].setdefault(part[_INDEX_KEY], {}), part, depth + 1)
 
 
 def _completed(value: Any, depth: int = 0, name: str = "") -> Any:

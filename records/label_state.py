@@ -248,12 +248,12 @@ def _direction(key: str, value: object) -> str:
     if isinstance(value, Mapping) or _is_nothing(value, _ABSENT):
         return ""
     words, stated_value = name_words(key), str(value).strip().casefold()
-    joined = "".join(words)
-    if {"direction", "polarity"} & set(words) or joined == "better":
+    joined_words = "".join(words)
+    if {"direction", "polarity"} & set(words) or joined_words == "better":
         return _DIRECTIONS.get(stated_value.replace("_", " "), stated_value[:40])
     truth = True if stated_value in _TRUE else False if stated_value in _NOTHING else None
-    better = _BETTER.search(joined)
-    if better or joined in ("maximise", "maximize", "minimise", "minimize"):
-        higher_is_better = better[1] not in ("less", "lower", "smaller") if better else joined.startswith("max")
+    better = _BETTER.search(joined_words)
+    if better or joined_words in ("maximise", "maximize", "minimise", "minimize"):
+        higher_is_better = better[1] not in ("less", "lower", "smaller") if better else joined_words.startswith("max")
         return f"{key} {stated_value[:20]}" if truth is None else MAXIMIZE if higher_is_better == truth else MINIMIZE
-    return f"{key} {stated_value[:20]}" if joined.removeprefix("is") in _TURNED and truth is not False else ""
+    return f"{key} {stated_value[:20]}" if joined_words.removeprefix("is") in _TURNED and truth is not False else ""

@@ -182,10 +182,11 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     candidate = candidates[choice]
     parts = each((fields(candidate.get("content")) or {}).get("parts"))
     logprobs = fields(_get(candidate, "logprobsResult")) or {}
-    chosen, rows = each(_get(logprobs, "chosenCandidates")), each(_get(logprobs, "topCandidates"))
-    if rows and len(rows) != len(chosen):
+    drawn_candidates, rows = each(_get(logprobs, "chosenCandidates")), each(_get(logprobs, "topCandidates"))
+    if rows and len(rows) != len(drawn_candidates):
         raise InvalidResponse(
-            f"logprobsResult has {len(chosen)} chosenCandidates and {len(rows)} topCandidates; expected as many"
+            f"logprobsResult has {len(drawn_candidates)} chosenCandidates and {len(rows)} topCandidates; "
+            "expected as many"
         )
     entries = [
         _entry(
@@ -198,7 +199,7 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
             if rows
             else (),
         )
-        for index, token in enumerate(chosen)
+        for index, token in enumerate(drawn_candidates)
     ]
     usage_fields = fields(_get(response, "usageMetadata")) or {}
     thinking_count, answer_count = _get(usage_fields, "thoughtsTokenCount"), _get(usage_fields, "candidatesTokenCount")

@@ -106,9 +106,9 @@ def table_records(
     columns_by_agent = {agent: _columns_of_agent(agent, columns) for agent in agents}
     misspelt: dict[str, str] = {}
     for agent in agents:
-        own = [column.removeprefix(f"{agent}.") for column in columns if column.startswith(f"{agent}.")]
-        found = misspelt_fields([field for field in own if "." not in field])
-        misspelt |= {f"{agent}.{field}": f"{agent}.{known}" for field, known in found.items()}
+        agent_fields = [column.removeprefix(f"{agent}.") for column in columns if column.startswith(f"{agent}.")]
+        meant_of_field = misspelt_fields([field for field in agent_fields if "." not in field])
+        misspelt |= {f"{agent}.{field}": f"{agent}.{meant}" for field, meant in meant_of_field.items()}
     if misspelt:
         warnings.warn(
             f"{path}: the columns {', '.join(misspelt)} are not read; expected {', '.join(misspelt.values())}: rename "
@@ -159,8 +159,8 @@ def agents_of_columns(columns: Sequence[str]) -> list[str]:
 
 def misspelt_fields(fields: Collection[str]) -> dict[str, str]:
     """Maps each field of an agent that is not read to the known field that it resembles, if that field is missing."""
-    found = {field: _resembled(field) for field in fields if field not in AGENT_FIELDS}
-    return {field: known for field, known in found.items() if known and known not in fields}
+    meant_of_field = {field: _resembled(field) for field in fields if field not in AGENT_FIELDS}
+    return {field: meant for field, meant in meant_of_field.items() if meant and meant not in fields}
 
 
 @lru_cache(maxsize=256)

@@ -241,7 +241,7 @@ def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ())
         misspelt.update(pair for outcome in record["agents"].values() for pair in misspelt_fields(outcome).items())
     if misspelt:
         keys = ", ".join(f'"{key}" of {count} outcomes' for (key, _), count in misspelt.items())
-        expected = ", ".join(f'"{known}"' for _, known in misspelt)
+        expected = ", ".join(f'"{meant}"' for _, meant in misspelt)
         warnings.warn(f"{path}: keys are not read: {keys}; expected {expected}: rename them", stacklevel=2)
     return questions
 

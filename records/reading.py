@@ -222,8 +222,8 @@ def read_end(end_as_sent: object) -> str:
         return end
     word_or_fields = end_as_sent if isinstance(end_as_sent, str) else fields(end_as_sent)
     if isinstance(word_or_fields, Mapping):
-        stated = [text(word_or_fields.get(name)) for name in ("type", "reason")]
-        word_or_fields = both_ends(*map(read_end, stated)) or str(dict(word_or_fields))[:80]
+        end_words = [text(word_or_fields.get(name)) for name in ("type", "reason")]
+        word_or_fields = both_ends(*map(read_end, end_words)) or str(dict(word_or_fields))[:80]
     if not word_or_fields:
         return "" if end_as_sent is None or end_as_sent == "" else repr(end_as_sent)[:80]
     word = once(word_or_fields)

@@ -283,17 +283,17 @@ def ends_unopened(raw: str) -> bool:
     return stands_alone and not is_quoted
 
 
-def spoken_text(shown: str) -> str:
+def spoken_text(shown_text: str) -> str:
     """Returns the text without thinking at its beginning; empty if it holds nothing else."""
-    return text_of(shown, "answer")
+    return text_of(shown_text, "answer")
 
 
-def text_of(shown: str, kind: SegmentKind) -> str:
+def text_of(shown_text: str, kind: SegmentKind) -> str:
     """Returns the part of the text that is of this kind. Without thinking all of it is the answer."""
-    opened = ends_unopened(shown)
-    if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
-        return shown if kind == "answer" else ""
-    pieces = _MARKER.split(shown)
+    opened = ends_unopened(shown_text)
+    if not opened and not shown_text.lstrip(SPACE).startswith(OPENINGS):
+        return shown_text if kind == "answer" else ""
+    pieces = _MARKER.split(shown_text)
     segments = marked(pieces, opened=opened)
     return "".join("".join(pieces[s.start : s.end]) for s in segments if s.kind == kind).strip(SPACE)
 
@@ -414,13 +414,13 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     """
     if not pieces:
         return 0
-    last, shown = pieces[-1], text.strip(SPACE)
+    last, shown_text = pieces[-1], text.strip(SPACE)
     if END_TOKEN.fullmatch(last) and not text.endswith(last):
         return 1
     if not ending:
         return 0
     if ending == "text":
-        return _tokens_after(pieces, shown, text[len(text.rstrip(SPACE)) :])
+        return _tokens_after(pieces, shown_text, text[len(text.rstrip(SPACE)) :])
     if last and text.endswith(last):
         return 0
     spellings = list(without_end_marks(text))  # the last marks of a text may have no tokens
@@ -432,20 +432,20 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     return int(bool(before) and any(spelling.rstrip(SPACE).endswith(before) for spelling in spellings))
 
 
-def _tokens_after(pieces: Sequence[str], shown: str, space: str) -> int:
+def _tokens_after(pieces: Sequence[str], shown_text: str, space: str) -> int:
     """Returns how many tokens at the end begin after the shown text and the white space after it.
 
     Args:
         pieces: texts of the tokens.
-        shown: the text.
+        shown_text: the text.
         space: white space that may follow the text.
     """
     raw = "".join(pieces)
     leading_space = len(raw) - len(raw.lstrip(SPACE))
-    shown_start = leading_space if raw.startswith(shown, leading_space) else last_index(raw, shown)
-    if not shown or shown_start < 0:
+    shown_start = leading_space if raw.startswith(shown_text, leading_space) else last_index(raw, shown_text)
+    if not shown_text or shown_start < 0:
         return 0
-    end = shown_start + len(shown)
+    end = shown_start + len(shown_text)
     end += len(space) if raw.startswith(space, end) else 0
     count, token_start = 0, len(raw)
     while count < len(pieces) and token_start - len(pieces[-1 - count]) >= end:
@@ -454,31 +454,31 @@ def _tokens_after(pieces: Sequence[str], shown: str, space: str) -> int:
     return count
 
 
-def _checked_parts(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
+def _checked_parts(pieces: Sequence[str], parts: Parts, shown_text: str) -> Parts:
     """Returns the parts if the answer's tokens spell the shown answer; otherwise corrected parts, or parts with a note.
 
     Args:
         pieces: texts of the tokens.
         parts: segments by the markers.
-        shown: the answer as the server shows it.
+        shown_text: the answer as the server shows it.
     """
     answer_of_tokens = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(
         SPACE
     )
     # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
     if (
-        not shown
-        or answer_of_tokens in shown
-        or answer_of_tokens.startswith(shown)
+        not shown_text
+        or answer_of_tokens in shown_text
+        or answer_of_tokens.startswith(shown_text)
         or "\ufffd" in answer_of_tokens
         or "\\x" in answer_of_tokens
     ):
         return parts
-    if not answer_of_tokens.endswith(shown):
+    if not answer_of_tokens.endswith(shown_text):
         return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
     raw = "".join(pieces)
-    cut = raw.rindex(shown)
-    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown))) or [Segment("answer", 0, parts.kept_count)]
+    cut = raw.rindex(shown_text)
+    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown_text))) or [Segment("answer", 0, parts.kept_count)]
     before = [s for s in parts.segments if s.kind != "answer" and s.end <= answer.start]
     return Parts(parts.kept_count, (*before, answer), "tokens before the answer that is shown are not scored")
 
@@ -493,24 +493,24 @@ def _aligned(pieces: Sequence[str], kept_count: int, text: str, thinking: str) -
         thinking: text of the thinking.
     """
     raw, thought = "".join(pieces), thinking.strip(SPACE)
-    shown = raw.strip(SPACE)
+    shown_text = raw.strip(SPACE)
     answers = [ending.strip(SPACE) for ending in without_end_marks(text)]  # the last marks of a text may have no tokens
-    answer = next((ending for ending in answers if shown.endswith(ending)), answers[0])
+    answer = next((ending for ending in answers if shown_text.endswith(ending)), answers[0])
     start = len(raw) - len(raw.lstrip(SPACE))
-    if shown and shown == answer:
+    if shown_text and shown_text == answer:
         return Parts(kept_count, (Segment("answer", 0, kept_count),), ONLY_ANSWER)
-    if shown and thought and shown == thought:
+    if shown_text and thought and shown_text == thought:
         return Parts(kept_count, _spans(pieces, (start, start + len(thought)), (0, 0)))
-    if answer and shown.endswith(answer):
+    if answer and shown_text.endswith(answer):
         cut = raw.rindex(answer)
         before = raw[:cut].strip(SPACE)
         if before and before in thought:  # all of it, or what a stream kept of it
             return Parts(kept_count, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
     raise of_other_tokens(
         f"the answer came after thinking, and its {len(pieces)} log-probabilities"
-        f" {'name no tokens' if not shown else 'are of other words than thinking and answer'}, so where the thinking"
-        " ends is not known; expected tokens that make up the answer, or thinking and answer: ask the server for their"
-        " texts, switch its reasoning parser off, or leave this response out"
+        f" {'name no tokens' if not shown_text else 'are of other words than thinking and answer'}, so where the"
+        " thinking ends is not known; expected tokens that make up the answer, or thinking and answer: ask the server"
+        " for their texts, switch its reasoning parser off, or leave this response out"
     )
 
 
@@ -523,12 +523,12 @@ def _shown_only(pieces: Sequence[str], kept_count: int, text: str) -> Parts:
         kept_count: number of tokens that count.
         text: the answer as the server shows it.
     """
-    raw, shown = "".join(pieces), text.strip(SPACE)
+    raw, shown_text = "".join(pieces), text.strip(SPACE)
     lead = len(raw) - len(raw.lstrip(SPACE))
-    if not shown or not (raw.startswith(shown, lead) or raw.rstrip(SPACE).endswith(shown)):
+    if not shown_text or not (raw.startswith(shown_text, lead) or raw.rstrip(SPACE).endswith(shown_text)):
         return Parts(kept_count)
-    start = lead if raw.startswith(shown, lead) else raw.rfind(shown)
-    stop, ends = start + len(shown), list(accumulate(map(len, pieces)))
+    start = lead if raw.startswith(shown_text, lead) else raw.rfind(shown_text)
+    stop, ends = start + len(shown_text), list(accumulate(map(len, pieces)))
     outside = [piece for piece, end in zip(pieces, ends, strict=True) if end <= start or end - len(piece) >= stop]
     if not "".join(outside).strip(SPACE + _SPELLED_SPACE):
         return Parts(kept_count)

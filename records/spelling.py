@@ -249,11 +249,11 @@ def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Itera
 
 def _by_each_table(pieces: list[str]) -> Iterator[str]:
     """Yields the joined tokens, then the texts by the tables of tokenizers whose signs the tokens hold."""
-    joined = "".join(pieces)
-    yield joined
-    if any(sign in joined for sign in _SIGNS):
+    joined_pieces = "".join(pieces)
+    yield joined_pieces
+    if any(sign in joined_pieces for sign in _SIGNS):
         yield _decoded(_as_bytes(pieces))
-    if not joined.isascii():
+    if not joined_pieces.isascii():
         yield _decoded(_from_byte_level(pieces))
 
 

@@ -301,13 +301,13 @@ class Run:
         same round. If only one call of the run states a number, this number counts for all of the run's answers.
         """
         calls = {call.id: call for call in self.calls}
-        stated = [(s, calls.get(s.call_id)) for s in self.statements if s.kind == kind]
-        with_calls = [(s, call) for s, call in stated if call is not None]
+        statements_with_calls = [(s, calls.get(s.call_id)) for s in self.statements if s.kind == kind]
+        with_calls = [(s, call) for s, call in statements_with_calls if call is not None]
         nearest = (
-            [s for s, _ in stated if s.call_id == answer.id],
+            [s for s, _ in statements_with_calls if s.call_id == answer.id],
             [s for s, call in with_calls if call.parent == answer.id],
             [s for s, call in with_calls if (call.agent, call.round) == (answer.agent, answer.round)],
-            [s for s, _ in stated] if len({s.call_id for s, _ in stated}) == 1 else [],
+            [s for s, _ in statements_with_calls] if len({s.call_id for s, _ in statements_with_calls}) == 1 else [],
         )
         return next((statements[-1].value for statements in nearest if statements), None)
 

@@ -121,8 +121,10 @@ def _draw(group_count: int, resamples: int, seed: int) -> NDArray[np.int32]:
         resamples: number of resamples.
         seed: seed of the draws.
     """
-    drawn = np.random.default_rng(seed).multinomial(group_count, np.full(group_count, 1 / group_count), size=resamples)
-    return drawn.astype(np.int32)
+    group_weights = np.random.default_rng(seed).multinomial(
+        group_count, np.full(group_count, 1 / group_count), size=resamples
+    )
+    return group_weights.astype(np.int32)
 
 
 _cached_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw again and again; at most 8 MB each
@@ -171,8 +173,8 @@ def mean_interval(
         row_weights: weight of each value in the mean, (n,) above 0, such as 1 / propensity; 1 by default.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    if missing := np.count_nonzero(~np.isfinite(numbers)):
-        raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
+    if non_finite_count := np.count_nonzero(~np.isfinite(numbers)):
+        raise RecordError(f"{non_finite_count} of {numbers.size} values are not finite: leave these answers out")
     if row_weights is None:
         return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights)
     weight_of_value = np.asarray(row_weights, dtype=np.float64)
@@ -227,9 +229,9 @@ def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray
     Members of one group always occur together, and two groups do not agree in 64 resamples by chance. Each column is
     identified by one number, an exact sum of its counts times fixed random numbers.
     """
-    drawn = weights[:64].astype(np.int64)
-    factors = np.random.default_rng(0).integers(1, 2**62, size=len(drawn))
-    _, first, member = np.unique(factors @ drawn, return_index=True, return_inverse=True)
+    first_weights = weights[:64].astype(np.int64)
+    factors = np.random.default_rng(0).integers(1, 2**62, size=len(first_weights))
+    _, first, member = np.unique(factors @ first_weights, return_index=True, return_inverse=True)
     return first, member
 
 

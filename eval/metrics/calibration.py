@@ -223,10 +223,10 @@ def _noisy_gaps(
     return mass / mass.sum(), gap, drawn_noise - drawn_noise.mean(axis=0)
 
 
-def _true_error(measured: float, curve: Floats) -> float:
+def _true_error(measured_error: float, curve: Floats) -> float:
     """Returns the true error at which `curve`, one measure for each of `TRUE_ERRORS`, reaches the measured error."""
     rising = np.maximum.accumulate(curve)
-    beyond = measured - rising[0]
+    beyond = measured_error - rising[0]
     return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))
 
 
@@ -309,10 +309,10 @@ def _equal_mass_bins(data: Ranked, bins: int) -> NDArray[np.int_]:
     """Returns the bin of each distinct score, (R, G)."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
-    whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
+    total_counts = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
     # Masses are counted in halves. So only the division is inexact, and equal masses fall exactly on edges of bins.
     twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
-    index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * total_counts)).astype(int), bins - 1)
     return index
 
 

@@ -86,10 +86,10 @@ def checked_scores(score: ArrayLike) -> Floats:
     values = np.asarray(score, dtype=np.float64)
     if values.ndim != 1:
         raise ValueError(f"score must be one-dimensional; got shape {values.shape}")
-    missing = np.count_nonzero(np.isnan(values))
-    if missing:
+    nan_count = np.count_nonzero(np.isnan(values))
+    if nan_count:
         raise ValueError(
-            f"{missing} of {values.size} scores are NaN: drop these answers, or give them a fallback score"
+            f"{nan_count} of {values.size} scores are NaN: drop these answers, or give them a fallback score"
         )
     return values
 
@@ -371,6 +371,8 @@ def _grades(values: ArrayLike) -> Floats:
     grades = np.asarray(values, dtype=np.float64)
     if grades.ndim != 1 or grades.size == 0:
         raise ValueError(f"grades must be a non-empty one-dimensional array; got shape {grades.shape}")
-    if missing := np.count_nonzero(~np.isfinite(grades)):
-        raise ValueError(f"{missing} of {grades.size} grades are missing: leave these out, and report how many")
+    if non_finite_count := np.count_nonzero(~np.isfinite(grades)):
+        raise ValueError(
+            f"{non_finite_count} of {grades.size} grades are missing: leave these out, and report how many"
+        )
     return grades

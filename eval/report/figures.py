@@ -220,7 +220,7 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
         method: the method.
         title: title of the figure.
     """
-    stated, colour = method.stated.reliability if method.stated else (), FAMILY_COLOURS[method.family]
+    stated_bins, colour = method.stated.reliability if method.stated else (), FAMILY_COLOURS[method.family]
     note = _calibration_of(method)
     if method.stated:
         note = f"{AS_STATED.capitalize()}: {_calibration_of(method.stated)}. {RECALIBRATED.capitalize()}: {note}"
@@ -229,7 +229,7 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
         ax.plot([0, 100], [0, 100], **REFERENCE_LINE_STYLE)
         for bins, marker, fill, line_style, label in (
             (method.reliability, "o", colour, "-", RECALIBRATED),
-            (stated, "s", PAPER, "--", AS_STATED),
+            (stated_bins, "s", PAPER, "--", AS_STATED),
         ):
             if not bins:
                 continue
@@ -243,9 +243,9 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
             # Points at probability 0 or 1 lie on the edge and must not be clipped.
             edge_style: dict[str, Any] = {"edgecolors": colour, "linewidths": 1.0, "zorder": 3, "clip_on": False}
             ax.scatter(p, right_share, s=areas, marker=marker, facecolors=fill, **edge_style)
-            legend_label = label if stated else None
+            legend_label = label if stated_bins else None
             ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line_style, label=legend_label)
-        _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
+        _per_cent_axes(ax, "said to be right" if stated_bins else "predicted to be right", "share that is right")
         ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
 
     return Figure(

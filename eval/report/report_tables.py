@@ -146,7 +146,7 @@ def methods(comparison: Comparison) -> Table:
         return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
 
     # The table, with the columns in the order of the page.
-    first, second, recalibrated, *others = map(metric_column, METRICS)
+    first, second, recalibrated, *other_columns = map(metric_column, METRICS)
     return Table.made(
         "methods",
         "Held-out answers. In brackets: 95 % intervals, resampled by group. "
@@ -171,7 +171,7 @@ def methods(comparison: Comparison) -> Table:
         recalibrated,
         stated_column("brier", "Brier, as stated"),
         interval_column("brier", "Brier, recalibrated", "lower", shown=known("stated")),
-        *others,
+        *other_columns,
         Column(
             "family", "Family", "text", cell=lambda method: text_cell(method.family, css=f"family f-{method.family}")
         ),
@@ -225,8 +225,8 @@ def _table_with_full_csv(
         shown_rows: the rows that readers see.
         *columns: the columns.
     """
-    whole = Table.made(ident, caption, all_rows, *columns)
-    return Table.made(ident, caption, shown_rows, *columns, records=as_records(whole.columns, whole.rows))
+    full_table = Table.made(ident, caption, all_rows, *columns)
+    return Table.made(ident, caption, shown_rows, *columns, records=as_records(full_table.columns, full_table.rows))
 
 
 def overconfidence_table(comparison: Comparison) -> Table:

@@ -73,9 +73,9 @@ def control_words(comparison: Comparison) -> str:
     )
     if not comparison.baselines:
         return strongest_text
-    (chosen, folds), *others = comparison.baselines.items()
-    rest = "".join(f", {name} in {count}" for name, count in others)
-    in_folds = f"{chosen} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
+    (main_control, folds), *other_controls = comparison.baselines.items()
+    other_names = "".join(f", {name} in {count}" for name, count in other_controls)
+    in_folds = f"{main_control} in {folds} of {sum(comparison.baselines.values())} folds{other_names}"
     return f"{strongest_text} {comparison.best_baseline.capitalize()}: {in_folds}, chosen in advance."
 
 
@@ -156,7 +156,7 @@ def brief(comparison: Comparison) -> Brief:
         return Brief("", "", "", "", "", (), (), ())
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
-    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    stated_method = next((method for method in comparison.methods if method.family == "explicit"), None)
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
@@ -167,8 +167,8 @@ def brief(comparison: Comparison) -> Brief:
         signal=_signal_sentences(comparison, learned),
         learned=_learned_sentence(learned),
         wins=_controls_beaten(learned),
-        do=tuple(_advice(comparison, stated, learned)),
-        found=tuple(_findings(comparison, stated, learned)),
+        do=tuple(_advice(comparison, stated_method, learned)),
+        found=tuple(_findings(comparison, stated_method, learned)),
         sure=tuple(_reliability(comparison)),
     )
 
@@ -183,29 +183,29 @@ def _explicit_or_implicit(comparison: Comparison) -> str:
     signals = comparison.signals
     if signals is None or isnan(signals.whole.difference.estimate):
         return ""
-    whole = signals.whole
-    signals_with_auroc = [(signals.implicit, whole.implicit), (signals.explicit, whole.explicit)]
-    difference = whole.difference
-    if whole.ahead == "explicit":
+    all_tasks = signals.whole
+    signals_with_auroc = [(signals.implicit, all_tasks.implicit), (signals.explicit, all_tasks.explicit)]
+    difference = all_tasks.difference
+    if all_tasks.ahead == "explicit":
         signals_with_auroc.reverse()
         difference = replace(difference, estimate=-difference.estimate, low=-difference.high, high=-difference.low)
     (first, first_auroc), (second, second_auroc) = signals_with_auroc
-    verdict = f"{whole.ahead.capitalize()}" if whole.ahead else "Neither is shown to be ahead"
+    verdict = f"{all_tasks.ahead.capitalize()}" if all_tasks.ahead else "Neither is shown to be ahead"
     pairs = "a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")
     sentences = [
         f"{verdict}: of {pairs}, {first} trusts the right one more {number(100 * first_auroc.estimate, 0)} times in "
         f"100, {second} {number(100 * second_auroc.estimate, 0)} ({format_interval(difference, signed=True)} AUROC; "
         "guessing: 50)."
     ]
-    if whole.joined is None or whole.joined_gain is None:
+    if all_tasks.joined is None or all_tasks.joined_gain is None:
         sentences.append("No method here joins these two alone, so whether they complement each other is not shown.")
     else:
-        joined = f"joined ({signals.joined}) {number(100 * whole.joined.estimate, 0)} times"
-        gain = f"{format_interval(whole.joined_gain, signed=True)} AUROC over the better of the two"
+        joined_text = f"joined ({signals.joined}) {number(100 * all_tasks.joined.estimate, 0)} times"
+        gain = f"{format_interval(all_tasks.joined_gain, signed=True)} AUROC over the better of the two"
         sentences.append(
-            f"They complement each other: {joined}, {gain}."
-            if whole.joined_gain.low > 0
-            else f"That they complement each other is not shown: {joined}, {gain}."
+            f"They complement each other: {joined_text}, {gain}."
+            if all_tasks.joined_gain.low > 0
+            else f"That they complement each other is not shown: {joined_text}, {gain}."
         )
     sentences += filter(None, (_by_part(signals, by) for by in ("task", "model")))
     if _turns_round(signals, "task and model") and not (
@@ -338,14 +338,14 @@ def _controls_beaten(learned: MethodResult | None) -> str:
     comparison = learned.controls_on_equal_terms
     count = len(comparison.controls)
     named_control = comparison.strongest if comparison.beaten else comparison.standing[0]
-    others = "other controls" if learned.calibrated_control else "controls"
-    others += " within runs" if learned.controls_within else ""
+    controls_noun = "other controls" if learned.calibrated_control else "controls"
+    controls_noun += " within runs" if learned.controls_within else ""
     if comparison.beaten:
-        return f"Each of {count} {others}; the strongest is {_control_and_gain(named_control)}."
+        return f"Each of {count} {controls_noun}; the strongest is {_control_and_gain(named_control)}."
     standing_count = len(comparison.standing)
     return (
-        f"{count - standing_count} of {count} {others}. Not shown for {standing_count}; the strongest of these is "
-        f"{_control_and_gain(named_control)}."
+        f"{count - standing_count} of {count} {controls_noun}. Not shown for {standing_count}; the strongest of these "
+        f"is {_control_and_gain(named_control)}."
     )
 
 
@@ -358,22 +358,22 @@ def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+def _findings(comparison: Comparison, stated_method: MethodResult | None, learned: MethodResult | None) -> list[str]:
     """Returns the findings: stated confidence, the decision model, the controls, and the better half of the answers."""
     sentences: list[str] = []
     control = comparison.controls[0] if comparison.controls else None
     decided = best_decision(comparison)
-    if stated is not None:
-        source = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
-        sentences.append(f"What the model says ({source}): {_describe_auroc(stated)}.")
-        sentences += _stated_calibration_sentences(stated)
+    if stated_method is not None:
+        source = f"{stated_method.name}, given for {percent(stated_method.coverage)} of the answers"
+        sentences.append(f"What the model says ({source}): {_describe_auroc(stated_method)}.")
+        sentences += _stated_calibration_sentences(stated_method)
     if decided is not None:
         how_well = _describe_auroc(decided, explained=bool(sentences))
         sentences.append(f"The strongest number of the decision model ({decided.name}): {how_well}.")
         sentences += _stated_calibration_sentences(decided)
     sentences += [] if learned is None else _stated_calibration_sentences(learned)
     if control is not None:
-        how_well = _describe_auroc(control, explained=stated is not None or decided is not None)
+        how_well = _describe_auroc(control, explained=stated_method is not None or decided is not None)
         sentences.append(
             f"The strongest of {len(comparison.controls)} controls ({describe_control(control.name)}): {how_well}."
         )
@@ -389,16 +389,16 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
 
 def _stated_calibration_sentences(method: MethodResult) -> list[str]:
     """Returns one sentence that compares stated with recalibrated probabilities; no sentence if none were stated."""
-    stated, recalibrated_brier = method.stated, method.brier
-    if stated is None:
+    stated_calibration, recalibrated_brier = method.stated, method.brier
+    if stated_calibration is None:
         return []
     sentence = (
-        f"{_capitalise(method.name)} is {percent(stated.mean)} sure on average of answers of which "
-        f"{percent(stated.accuracy)} are right: expected calibration error {number(stated.ece.estimate)} as stated, "
-        f"{number(method.ece.estimate)} recalibrated"
+        f"{_capitalise(method.name)} is {percent(stated_calibration.mean)} sure on average of answers of which "
+        f"{percent(stated_calibration.accuracy)} are right: expected calibration error "
+        f"{number(stated_calibration.ece.estimate)} as stated, {number(method.ece.estimate)} recalibrated"
     )
     brier = (
-        f"; Brier score {number(stated.brier.estimate)} and {number(recalibrated_brier.estimate)}"
+        f"; Brier score {number(stated_calibration.brier.estimate)} and {number(recalibrated_brier.estimate)}"
         if recalibrated_brier
         else ""
     )
@@ -476,7 +476,7 @@ def recommended(comparison: Comparison) -> MethodResult | None:
     return next((method for method in candidates if method and method.auroc_on_equal_terms.low > 0.5), None)
 
 
-def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+def _advice(comparison: Comparison, stated_method: MethodResult | None, learned: MethodResult | None) -> list[str]:
     """Returns sentences on what to do next. Numbers that failed an audit are not recommended."""
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
@@ -499,11 +499,11 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
                 "rate is an advantage of its own."
             )
     elif recommended_method is None and learned and informative and compared and compared.strongest.beaten:
-        strongest, others = compared.strongest, ", ".join(describe_control(c.name) for c in compared.standing)
+        strongest, other_names = compared.strongest, ", ".join(describe_control(c.name) for c in compared.standing)
         advice.append(
             f"The learned method ({learned.name}) beats the strongest control ({describe_control(strongest.name)}) by "
-            f"{format_interval(strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect "
-            "more answers before it decides anything."
+            f"{format_interval(strongest.difference, signed=True)} AUROC, but is not shown to beat {other_names}: "
+            "collect more answers before it decides anything."
         )
     elif recommended_method is not None:
         advice.append(f"Use {describe_control(recommended_method.name)} to decide which answers to check{export_hint}")
@@ -520,7 +520,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
-    advice += _worth_of_statements(comparison, stated)
+    advice += _worth_of_statements(comparison, stated_method)
     # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
@@ -533,21 +533,21 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     ]
 
 
-def _worth_of_statements(comparison: Comparison, stated: MethodResult | None) -> list[str]:
+def _worth_of_statements(comparison: Comparison, stated_method: MethodResult | None) -> list[str]:
     """Returns a sentence on the worth of the model's own statements, on equal terms; none if nothing was stated."""
-    if stated is None:
+    if stated_method is None:
         return []
-    if stated.auroc_on_equal_terms.low <= 0.5:
+    if stated_method.auroc_on_equal_terms.low <= 0.5:
         return ["Do not rely on what the model says of its own confidence."]
     signals = comparison.signals
     if signals is None:
         return []
-    whole = signals.whole
-    if whole.joined_gain is not None and whole.joined_gain.low > 0:
+    all_tasks = signals.whole
+    if all_tasks.joined_gain is not None and all_tasks.joined_gain.low > 0:
         return ["Ask the model for its own confidence too: joined, the two tell more than either."]
-    if whole.ahead == "explicit":
+    if all_tasks.ahead == "explicit":
         return [f"What the model says of its own confidence tells more than {signals.implicit}: ask for it."]
-    if whole.ahead == "implicit":
+    if all_tasks.ahead == "implicit":
         return [f"What the model says of its own confidence is worth something too, but less than {signals.implicit}."]
     return [
         f"What the model says of its own confidence is not shown to be worse than {signals.implicit}: asking it may do."

@@ -158,14 +158,19 @@ def comparison_table(comparison: Comparison) -> str:
 
 def _glance(comparison: Comparison) -> Section:
     """Returns the first section: the stated number (without one, the strongest control) beside the headline method."""
-    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
-    left_method = stated or next(iter(comparison.controls), None)
-    titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
-    measured = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
+    stated_method = next((method for method in comparison.methods if method.family == "explicit"), None)
+    left_method = stated_method or next(iter(comparison.controls), None)
+    titles = {
+        "glance-said": "What the model says" if stated_method else "What is free",
+        "glance-learned": "What was learned",
+    }
+    measured_methods = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
     summary = brief(comparison)
-    more = [("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else []
+    accuracy_sections = (
+        [("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else []
+    )
     if comparison.signals:
-        more.insert(0, ("Each model on each task", tables.signals_table(comparison.signals, crossed=True)))
+        accuracy_sections.insert(0, ("Each model on each task", tables.signals_table(comparison.signals, crossed=True)))
     parts = ("found", "What was found", summary.found), ("sure", "How sure this is", summary.sure)
     return Section(
         ident="glance",
@@ -177,10 +182,10 @@ def _glance(comparison: Comparison) -> Section:
                 for ident, method in zip(titles, (left_method, headline(comparison)), strict=True)
                 if method and method.reliability
             ),
-            *([figures.forest(measured)] if measured else []),
+            *([figures.forest(measured_methods)] if measured_methods else []),
         ),
         parts=[part for part in parts if part[2]],
-        more=[(title, table) for title, table in more if table.rows],
+        more=[(title, table) for title, table in accuracy_sections if table.rows],
     )
 
 
@@ -222,18 +227,18 @@ def _methods(comparison: Comparison) -> Section:
     elif comparison.two_choice_refused:
         remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
     # Further tables, shown on a click.
-    more = [("Against every control", tables.controls(comparison))]
+    control_sections = [("Against every control", tables.controls(comparison))]
     if any(method.right_at_80 for method in methods):
-        more.append(("Where only the surest 80 % are given", tables.selective(comparison)))
+        control_sections.append(("Where only the surest 80 % are given", tables.selective(comparison)))
     if comparison.learning:
-        more.append(("By the number of labels", tables.learning(comparison.learning)))
+        control_sections.append(("By the number of labels", tables.learning(comparison.learning)))
     if comparison.by_model:
-        more.append(("By model", tables.by_model(comparison)))
+        control_sections.append(("By model", tables.by_model(comparison)))
     rows_with_size = [row for row in comparison.by_model if row.parameters is not None]
     if difficulty:
-        more.append(("At equal difficulty", tables.within_strata(comparison, difficulty)))
+        control_sections.append(("At equal difficulty", tables.within_strata(comparison, difficulty)))
     if comparison.two_choice:
-        more.append(("Metacognitive efficiency", tables.efficiency(comparison.two_choice)))
+        control_sections.append(("Metacognitive efficiency", tables.efficiency(comparison.two_choice)))
     return Section(
         ident="methods",
         title="Which method distinguishes right from wrong",
@@ -243,7 +248,7 @@ def _methods(comparison: Comparison) -> Section:
             *([figures.auroc_against(comparison.learning)] if comparison.learning else []),
             *([figures.model_sizes(rows_with_size)] if len(rows_with_size) > 1 else []),
         ),
-        more=[(title, table) for title, table in more if table.rows],
+        more=[(title, table) for title, table in control_sections if table.rows],
         remarks=remarks,
     )
 
@@ -281,9 +286,9 @@ def _calibration(comparison: Comparison) -> Section:
 
 
 def _early(comparison: Comparison) -> Section:
-    seen, trajectories, sweeps = comparison.seen, comparison.trajectories, comparison.sweeps
+    seen_tokens, trajectories, sweeps = comparison.seen, comparison.trajectories, comparison.sweeps
     intro = []
-    if seen:
+    if seen_tokens:
         intro.append(
             "How well right answers are distinguished from wrong ones when only the first tokens are known, as while "
             "an answer streams. The same answers everywhere; a shorter one is read to its end."
@@ -301,11 +306,11 @@ def _early(comparison: Comparison) -> Section:
         title="While the answer is written",
         intro=intro,
         figures=(
-            *([figures.auroc_against(seen)] if seen else []),
+            *([figures.auroc_against(seen_tokens)] if seen_tokens else []),
             *([figures.trajectory(trajectories)] if trajectories else []),
             *(figures.layers_figure(number, sweep) for number, sweep in enumerate(sweeps, start=1)),
         ),
-        more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
+        more=[("The numbers by tokens seen", tables.seen(seen_tokens))] if seen_tokens else (),
         files={"layers": tables.layers_table(sweeps)},
     )
 

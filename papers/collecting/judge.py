@@ -127,10 +127,10 @@ async def judge_runs(
 
     # Judge and store the runs that are not stored yet.
     with out.alone():
-        done = out.run_ids()
-        on_total(len(store.run_ids() - done))
-        report.stored_before = len(done)
-        unjudged_runs = (run for run in store.runs() if run.id not in done)
+        judged_ids = out.run_ids()
+        on_total(len(store.run_ids() - judged_ids))
+        report.stored_before = len(judged_ids)
+        unjudged_runs = (run for run in store.runs() if run.id not in judged_ids)
         with out.writer(shard_runs=shard_runs) as writer:
             while runs := list(islice(unjudged_runs, shard_runs)):
                 tokens = 0

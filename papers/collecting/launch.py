@@ -111,10 +111,10 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     # The items, the models and the prompts.
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     for item in items:
-        if missing := [name for name in system.fields if name not in item.fields]:
+        if missing_fields := [name for name in system.fields if name not in item.fields]:
             raise RecordError(
-                f"item {item.id!r} of {plan.task} has no field {', '.join(missing)}, which {system.name} asks about:"
-                " give a task that has them (see docs/own.md), or items with "
+                f"item {item.id!r} of {plan.task} has no field {', '.join(missing_fields)}, which {system.name} asks "
+                "about: give a task that has them (see docs/own.md), or items with "
                 f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
             )
     names_of_models = parse_models(plan.llm, plan.judge, system, agents)

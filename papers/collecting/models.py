@@ -35,10 +35,10 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
             )
         if name in model_by_part:
             # An address may hold a key.
-            shown = " and ".join(
+            shown_specs = " and ".join(
                 repr(spec_of_model.partition("@")[0]) for spec_of_model in (model_by_part[name], model)
             )
-            raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
+            raise RecordError(f"two models for {name or 'the default'}: {shown_specs}; give one")
         model_by_part[name] = model
     # If every model is for a stage or agent, the first one also answers all other stages.
     return {"": next(iter(model_by_part.values())), **model_by_part}
@@ -216,12 +216,12 @@ def check_constants(system: System, variants: Sequence[str], constants: Sequence
         name = text.partition("=")[0]
         if any(name == constant.name for variant in variants for constant in system.constants_in(variant)):
             continue
-        others = [
+        other_names = [
             other for other in system.variants if any(name == constant.name for constant in system.constants_in(other))
         ]
         raise RecordError(
             f"constant {text!r}: {system.name} ({', '.join(variants)}) does not work with {name}, only "
-            f"{', '.join(others)}: leave it away, or give --variant {others[0]}"
+            f"{', '.join(other_names)}: leave it away, or give --variant {other_names[0]}"
         )
 
 

@@ -133,25 +133,27 @@ class AgentPolicy:
             return state.make_decision(legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
         if why := self._mismatch_reason({state.agent: state.signals}):
             return self._by_rule(state, legal_actions, why)
-        others = [name for name in self.team if name != state.agent and name not in failed]
-        if not others:
+        other_agents = [name for name in self.team if name != state.agent and name not in failed]
+        if not other_agents:
             return self._by_rule(state, legal_actions, f"the panel knows no agent to ask beside {state.agent}")
         # The worth of the best other agent once all have spoken, less the prices, and who is most often best.
-        prices = {name: self._price(name, state.dimension, 1 - self.assessment) for name in others}
-        total, chosen = 0.0, Counter[str]()
+        prices = {name: self._price(name, state.dimension, 1 - self.assessment) for name in other_agents}
+        total, count_by_agent = 0.0, Counter[str]()
         for imagined in self._imagined(state.agent, _confidence(state.signals), state.dimension, failed):
-            best = max(others, key=lambda name: imagined[name] - prices[name])
-            chosen[best] += 1
+            best = max(other_agents, key=lambda name: imagined[name] - prices[name])
+            count_by_agent[best] += 1
             total += imagined[best] - prices[best]
-        worth = total / IMAGINED_DRAWS - sum(self._price(name, state.dimension, self.assessment) for name in others)
-        [(most_often_best, _)] = chosen.most_common(1)
+        worth = total / IMAGINED_DRAWS - sum(
+            self._price(name, state.dimension, self.assessment) for name in other_agents
+        )
+        [(most_often_best, _)] = count_by_agent.most_common(1)
         p = self._p_right({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
         needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - self.panel.least_gain
         action = Action.EXECUTE if p >= needed else Action.ASK
         action = action if action in legal_actions else legal_actions[0]
         reason = (
-            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {len(others)} "
-            f"others at their price, most often to hand it to {most_often_best}"
+            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking "
+            f"{len(other_agents)} others at their price, most often to hand it to {most_often_best}"
         )
         return state.make_decision(action, legal_actions, {Action.EXECUTE: p, Action.ASK: needed}, reason)
 
@@ -176,8 +178,8 @@ class AgentPolicy:
         worth = {name: p_right[name] - self._price(name, state.dimension, price_part) for name in legal}
         best = max(worth, key=lambda name: worth[name])
         scores = {name: p_right[name] for name in legal}
-        shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
-        reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
+        scores_text = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
+        reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {scores_text}"
         return state.make_decision(best, legal_actions, scores, reason)
 
     def _imagine(
@@ -191,8 +193,8 @@ class AgentPolicy:
             dimension: dimension of the item.
             failed: agents that failed.
         """
-        others = [name for name in self.team if name != agent and name not in failed]
-        imagined = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
+        other_agents = [name for name in self.team if name != agent and name not in failed]
+        imagined = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(other_agents)}
         return [
             self._p_right({agent: confidence, **{name: values[draw] for name, values in imagined.items()}}, dimension)
             for draw in range(IMAGINED_DRAWS)

@@ -65,8 +65,8 @@ def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[fr
         arguments: number of arguments; they are 0 to `arguments` - 1.
         attacks: pairs (attacker, attacked).
     """
-    if unknown := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
-        raise ValueError(f"attacks name the arguments {unknown}; expected numbers from 0 to {arguments - 1}")
+    if unknown_arguments := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
+        raise ValueError(f"attacks name the arguments {unknown_arguments}; expected numbers from 0 to {arguments - 1}")
     clingo = require("clingo", CLINGO)
     facts = [f"argument({i})." for i in range(arguments)] + [f"attack({i}, {k})." for i, k in attacks]
     control = clingo.Control(["--models=0", "--heuristic=Domain", "--enum-mode=domRec"])

@@ -74,12 +74,16 @@ async def metacogagent(session: Session) -> Run:
     if assess.action == Action.EXECUTE:
         return session.run(await team.answer(first))
 
-    others = [agent for agent in team.agents if agent != first]
+    other_agents = [agent for agent in team.agents if agent != first]
     asks_peers = session.variant not in ("no-self-assessment", "no-cross-evaluation")
     peers = dict(
-        zip(others, await asyncio.gather(*(team.assess(agent, ask=asks_peers) for agent in others)), strict=True)
+        zip(
+            other_agents,
+            await asyncio.gather(*(team.assess(agent, ask=asks_peers) for agent in other_agents)),
+            strict=True,
+        )
     )
-    legal = tuple(others) if session.variant == "no-collaboration" else (*others, Action.COLLABORATE)
+    legal = tuple(other_agents) if session.variant == "no-collaboration" else (*other_agents, Action.COLLABORATE)
     assign = session.decide("assign", legal, agent=first, signals=own_signals, others=peers, dimension=team.dimension)
     if assign.action != Action.COLLABORATE:
         return session.run(await team.answer(assign.action))

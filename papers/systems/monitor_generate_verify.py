@@ -138,13 +138,13 @@ async def _monitor(session: Session, number: int, previous: Cycle | None) -> tup
         stop=["</monitor>"],
         **dict[str, Any](score_texts),
     )
-    features, stated = parse_monitor(call.text)
-    session.state(call, "difficulty", stated)
+    features, stated_numbers = parse_monitor(call.text)
+    session.state(call, "difficulty", stated_numbers)
     read_call = None
     if session.signals.reads("difficulty") == "prompt":
         prompt, slots = _solve_prompt(previous, NEUTRAL_STRATEGY)
         read_call = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
-    return features, session.signal("difficulty", stated=stated, call=read_call)
+    return features, session.signal("difficulty", stated=stated_numbers, call=read_call)
 
 
 async def _choose_strategy(session: Session, number: int, features: str, difficulty: Signal | None) -> str:

@@ -78,8 +78,8 @@ class Prompts:
     @property
     def digest(self) -> str:
         """SHA-256 over names and texts, which says whether two collections used the same prompts."""
-        joined = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
-        return hashlib.sha256(joined.encode()).hexdigest()
+        joined_texts = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
+        return hashlib.sha256(joined_texts.encode()).hexdigest()
 
     def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
         """Returns the turns of one prompt with its slots filled."""
@@ -96,9 +96,9 @@ class Prompts:
 
     def entries(self, name: str) -> tuple[str, ...]:
         """Returns the entries of a list file, in order."""
-        (role, text), *more = _turns(name, self.texts[name])
+        (role, text), *other_turns = _turns(name, self.texts[name])
         entries = tuple(filter(None, (line.strip() for line in text.splitlines())))
-        if role != LIST or more or not entries:
+        if role != LIST or other_turns or not entries:
             raise PromptError(f"prompt {name}.txt is no list; expected a line '--- {LIST}', then an entry a line")
         return entries
 
@@ -112,9 +112,9 @@ def _check_slots(texts: Mapping[str, str], known_slots: Collection[str]) -> None
                 continue
             if not slots.is_valid():
                 raise PromptError(f"prompt {name}.txt has a '$' that opens no slot; write '$$' for the character")
-            if unknown := [slot for slot in slots.get_identifiers() if slot not in known_slots]:
+            if unknown_slots := [slot for slot in slots.get_identifiers() if slot not in known_slots]:
                 raise PromptError(
-                    f"prompt {name}.txt has the slot ${unknown[0]}, which nothing fills; there are "
+                    f"prompt {name}.txt has the slot ${unknown_slots[0]}, which nothing fills; there are "
                     f"{', '.join(f'${slot}' for slot in sorted(known_slots))}"
                 )
 

@@ -36,9 +36,9 @@ def check_system(system: System) -> None:
         ("heads", system.heads, tuple(system.signals)),
         ("uses", system.uses, tuple(system.signals)),
     ):
-        if unknown := [name for name in names if name not in known_names]:
+        if unknown_names := [name for name in names if name not in known_names]:
             raise _contradiction(
-                system, f"{field} names {unknown[0]!r}; expected {' or '.join(known_names) or 'nothing'}"
+                system, f"{field} names {unknown_names[0]!r}; expected {' or '.join(known_names) or 'nothing'}"
             )
 
 
@@ -111,9 +111,11 @@ def check_panel(system: System, variants: Sequence[str], has_panel: bool) -> Non
         if not has_panel:
             raise RecordError(f"{system.name} ({_list(needing)}) keeps an answer by a panel: add --panel CHECKPOINT")
     elif has_panel:
-        others = f"only {_list(system.panel_variants)}" if system.panel_variants else "no variant of it does"
+        panel_variants_text = (
+            f"only {_list(system.panel_variants)}" if system.panel_variants else "no variant of it does"
+        )
         raise RecordError(
-            f"panel: {system.name} ({_list(chosen)}) keeps no answer by one, {others}: leave --panel away"
+            f"panel: {system.name} ({_list(chosen)}) keeps no answer by one, {panel_variants_text}: leave --panel away"
         )
 
 
@@ -147,10 +149,10 @@ def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
     """
     name = key.partition("@")[0]
     if name not in system.signals_in(variant):
-        others = [other for other in system.variants if name in system.signals_in(other)]
+        other_variants = [other for other in system.variants if name in system.signals_in(other)]
         raise RecordError(
-            f"signal {key!r}: the variant {variant!r} of {system.name} does not read {name}, only {_list(others)}: "
-            f"leave the signal away, or collect {variant!r} into a store of its own"
+            f"signal {key!r}: the variant {variant!r} of {system.name} does not read {name}, only "
+            f"{_list(other_variants)}: leave the signal away, or collect {variant!r} into a store of its own"
         )
     reads: Mapping[str, Sequence[str]] | None = getattr(policy, "reads", None)
     points = system.points_in(variant)
@@ -177,7 +179,7 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
     lacks = _lacking(needed, replacement)
     if not lacks:
         return
-    others = (
+    hints = (
         f", or give it as {other}=CHECKPOINT"
         for other in system.signals
         if other != name and not _lacking(system.heads.get(other), dataclasses.replace(replacement, name=other))
@@ -186,7 +188,7 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
     raise RecordError(
         f"signal {key!r}: {replacement.reader.checkpoint.path} predicts {_list(replacement.heads)}, and not {lacks}; "
         f"for {name} {system.name} needs {_list(needed or ()) or lacks}, all from one checkpoint: train it with "
-        f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + next(others, "")
+        f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + next(hints, "")
     )
 
 
@@ -209,8 +211,8 @@ def _check_asked(system: System, variant: str, policy: Policy) -> None:
     if not own_points or set(own_points) & set(points):
         return
     decides = f"decides at {_list(points)}" if points else "decides nothing"
-    others = [other for other in system.variants if set(own_points) & set(system.points_in(other))]
-    remedy = f"collect {_list(others)}, or leave" if others else "leave"
+    other_variants = [other for other in system.variants if set(own_points) & set(system.points_in(other))]
+    remedy = f"collect {_list(other_variants)}, or leave" if other_variants else "leave"
     raise RecordError(
         f"policy {_name(policy)}: it is for {_list(own_points)}, and {system.name} ({variant}) {decides}, "
         f"so that nothing would ask it: {remedy} --policy and --epsilon away"

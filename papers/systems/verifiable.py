@@ -138,11 +138,11 @@ def check_argument(argument: str, essay: str, *, role: str, other_texts: Sequenc
     """
     text = straight_quotes(argument)
     in_essay, hallucinated = [], []
-    source, others = plain_words(essay), [plain_words(other) for other in other_texts]
+    source, other_words = plain_words(essay), [plain_words(other) for other in other_texts]
     for quotation in quotations(text):
         if occurs(quotation, source):
             in_essay.append(quotation)
-        elif not any(occurs(quotation, other) for other in others):
+        elif not any(occurs(quotation, other) for other in other_words):
             hallucinated.append(quotation)
     unquoted = _QUOTATION.sub(lambda match: ' " " ', text)
     outside_true_quotations = _QUOTATION.sub(

@@ -49,7 +49,7 @@ async def zero_shot_cot(session: Session) -> Run:
 
 
 async def ask_answer(
-    session: Session, prompt: str, *, stage: str = "answer", max_tokens: int = ANSWER_TOKENS, **more: Any
+    session: Session, prompt: str, *, stage: str = "answer", max_tokens: int = ANSWER_TOKENS, **slots: Any
 ) -> Call:
     """Asks as `session.ask` does for an answer that ends with its form, under the directive of the variant.
 
@@ -60,8 +60,8 @@ async def ask_answer(
         max_tokens: most tokens of the answer.
         **more: other arguments of `session.ask`.
     """
-    more |= {"directive": directive(session), "form": answer_form(session.item)}
-    return await session.ask(prompt, stage=stage, max_tokens=max_tokens, hidden=True, **more)
+    slots |= {"directive": directive(session), "form": answer_form(session.item)}
+    return await session.ask(prompt, stage=stage, max_tokens=max_tokens, hidden=True, **slots)
 
 
 def directive(session: Session) -> str:

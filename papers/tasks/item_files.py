@@ -87,8 +87,8 @@ def _read_item(record: dict[str, Any], *, task: str) -> Item:
                 f"answer is {answer!r} and gold {record['gold']!r}; expected one of the two, or the same in both"
             )
     names = {field.name for field in dataclasses.fields(Item)}
-    if unknown := sorted(record.keys() - names):
-        raise ImportFileError(f"unknown field {unknown[0]!r}; an item has {', '.join(sorted(names))}")
+    if unknown_fields := sorted(record.keys() - names):
+        raise ImportFileError(f"unknown field {unknown_fields[0]!r}; an item has {', '.join(sorted(names))}")
     fields: dict[str, Any] = {"task": task, "check": "exact", **record}
     for name in _LIST_FIELDS:
         value = fields.get(name, ())

@@ -81,9 +81,9 @@ def subject(statement: str) -> str:
     """
     if quoted := _QUOTED.search(statement):
         return quoted[1].casefold()
-    rest = _OPENING.sub("", statement)
-    name = _NAME.match(rest)
-    return name[0].casefold() if name else " ".join(rest.split()[:2]).casefold()
+    later_words = _OPENING.sub("", statement)
+    name = _NAME.match(later_words)
+    return name[0].casefold() if name else " ".join(later_words.split()[:2]).casefold()
 
 
 TRUE_FALSE = Task(

@@ -102,9 +102,9 @@ def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
     try:
         if not isinstance(fields_of_body, dict):
             raise InvalidResponse("the body is no JSON object; expected model, input and questions")
-        if unknown := sorted(fields_of_body.keys() - REQUEST_FIELDS):
+        if unknown_fields := sorted(fields_of_body.keys() - REQUEST_FIELDS):
             raise InvalidResponse(
-                f"{_cut(unknown[0])} is no field of a decision request; expected model, input, questions"
+                f"{_cut(unknown_fields[0])} is no field of a decision request; expected model, input, questions"
             )
         model = fields_of_body.get("model")
         if not isinstance(model, str) or not model:
@@ -181,8 +181,10 @@ def _add_message(subject: Subject, item: Mapping[str, Any], json_path: str, *, l
     subject.messages.append(Message(role, text))
     if item.get(MEASURED_FIELD) is None:
         return
-    measured = item[MEASURED_FIELD]
-    has_known_fields = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE_KEY, DECISION_KEY}
+    measured_answer = item[MEASURED_FIELD]
+    has_known_fields = (
+        isinstance(measured_answer, dict) and measured_answer and measured_answer.keys() <= {RESPONSE_KEY, DECISION_KEY}
+    )
     if role != "assistant" or not has_known_fields:
         raise InvalidResponse(
             f'{json_path}.{MEASURED_FIELD} is not what an assistant message may bring: {{"response": RESPONSE}} or '
@@ -191,13 +193,13 @@ def _add_message(subject: Subject, item: Mapping[str, Any], json_path: str, *, l
     if not last:
         subject.fault = "what was measured is of a message that is not the last one"
         return
-    subject.decision = measured.get(DECISION_KEY)
-    if RESPONSE_KEY not in measured:
+    subject.decision = measured_answer.get(DECISION_KEY)
+    if RESPONSE_KEY not in measured_answer:
         return
     try:
-        subject.response = parse_response(measured["response"])
+        subject.response = parse_response(measured_answer["response"])
     except RecordError:
-        subject.response = json.dumps(measured["response"]).encode()  # the predictor says what is wrong with it
+        subject.response = json.dumps(measured_answer["response"]).encode()  # the predictor says what is wrong with it
     else:
         response_text = subject.response.text
         if text.strip() not in (response_text.strip(), spoken_text(response_text).strip()):
@@ -220,15 +222,15 @@ class DecisionDesk:
         if request_log is not None and self.settings.log_texts:
             request_log.question = subject.last_question
         choose = partial(self._choose, subject, questions, model, trial_id(request))
-        chosen = await aside(len(body), choose, REQUESTS)
+        choices = await aside(len(body), choose, REQUESTS)
         verdicts = {}
-        for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
+        for scorer in dict.fromkeys(scorer for scorer, _ in choices if scorer is not None):
             verdicts[scorer] = await self._judge_subject(scorer, subject, request_log, len(body))
         answers = [
             _refusal(question, head_or_reason)
             if scorer is None
             else _wire_answer(question, scorer, head_or_reason, verdicts[scorer])
-            for (scorer, head_or_reason), question in zip(chosen, questions, strict=True)
+            for (scorer, head_or_reason), question in zip(choices, questions, strict=True)
         ]
         return {
             "model": model,

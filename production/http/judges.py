@@ -312,10 +312,10 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     pinned_paths, runs = _places(settings, load), settings.run_by_model
     shadows = _places_by_model(settings.shadows, "in the shadow", load)
     trial_checkpoints = _places_by_model(settings.canary_checkpoints, "on trial", load)
-    if unknown := (shadows.keys() | trial_checkpoints.keys() | runs.keys()) - pinned_paths.keys():
+    if unknown_names := (shadows.keys() | trial_checkpoints.keys() | runs.keys()) - pinned_paths.keys():
         raise SettingsError(
-            f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
-            f" beside it; expected one of {', '.join(sorted(filter(None, pinned_paths)))}, or no name"
+            f"no checkpoint judges {min(unknown_names)!r}, so it can have no run, and none can be in its shadow or on "
+            f"trial beside it; expected one of {', '.join(sorted(filter(None, pinned_paths)))}, or no name"
         )
     events = _span_events(keeps_texts=settings.log_texts) if settings.otel else None
 

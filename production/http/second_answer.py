@@ -272,12 +272,12 @@ class SecondAnswers:
             second = PanelAnswer.of(completion)
         except InvalidResponse:
             return None
-        same = None if second.calls else waiting_question.answer.same_as(second, waiting_question.question)
-        if same is None:
+        says_same = None if second.calls else waiting_question.answer.same_as(second, waiting_question.question)
+        if says_same is None:
             return None
         return LoggedAgreement(
             waiting_question.request_id,
-            same,
+            says_same,
             time.time(),
             prompt_tokens=None if usage is None else usage.prompt_tokens,
             tokens=None if usage is None else usage.completion_tokens,

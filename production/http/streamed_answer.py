@@ -58,9 +58,9 @@ class EventSplitter:
         if not self._has_returns:  # as of almost every server, and ten times faster
             if self._incomplete.find(b"\n\n", search_from) < 0:
                 return []
-            *whole, rest = bytes(self._incomplete).split(b"\n\n")
-            self._incomplete = bytearray(rest)
-            return [event + b"\n\n" for event in whole]
+            *whole_events, incomplete_event = bytes(self._incomplete).split(b"\n\n")
+            self._incomplete = bytearray(incomplete_event)
+            return [event + b"\n\n" for event in whole_events]
         events, start = [], 0
         for end in [end_match.end() for end_match in _EVENT_END.finditer(self._incomplete, search_from)]:
             events.append(bytes(self._incomplete[start:end]))
@@ -112,8 +112,8 @@ def data_of(event: bytes) -> bytes:
 
 def with_data(event: bytes, data: bytes) -> bytes:
     """Returns the event with other data; its other lines stay."""
-    others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
-    return b"\n".join([*others, b"data: " + data, b"", b""])
+    other_lines = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+    return b"\n".join([*other_lines, b"data: " + data, b"", b""])
 
 
 _NO_VALUES = (b"", b"null")
@@ -358,13 +358,13 @@ class ScoredStream:
     def end(self) -> bytes:
         """Returns the bytes to pass on after the upstream has closed the stream normally."""
         # The last event may lack its empty line. A missing [DONE] is not added.
-        rest = b"" if self.action else self._events.rest()
-        if not rest.strip():
-            out = rest
-        elif is_unfinished(rest):
+        last_bytes = b"" if self.action else self._events.rest()
+        if not last_bytes.strip():
+            out = last_bytes
+        elif is_unfinished(last_bytes):
             return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
         else:
-            out = self._pass_event(rest)
+            out = self._pass_event(last_bytes)
             out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
         if not self._verdict_sent and self._kind != "event":  # no event of a response is made up
             out += self._verdict_event()

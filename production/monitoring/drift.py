@@ -309,8 +309,10 @@ class DriftWatch:
             batch: number of values that are averaged into one.
             seed: seed of the random tie breaks.
         """
-        if unknown := [name for name in streams if name not in WATCHED_STREAMS]:
-            raise RecordError(f"there is no stream {', '.join(unknown)}; expected some of {', '.join(WATCHED_STREAMS)}")
+        if unknown_streams := [name for name in streams if name not in WATCHED_STREAMS]:
+            raise RecordError(
+                f"there is no stream {', '.join(unknown_streams)}; expected some of {', '.join(WATCHED_STREAMS)}"
+            )
         if not (streams and 0 < false_alarms < 1 and reference >= 1 and 0 <= tolerance < 1 and batch >= 1):
             raise RecordError(
                 f"got {len(streams)} streams, false_alarms {false_alarms:g}, reference {reference}, tolerance "

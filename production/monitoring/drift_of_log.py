@@ -135,14 +135,14 @@ class LogWatch:
         """Returns the alarms of second answers since the last reading. They come later than the answers themselves."""
         first = self.agreements_read_to
         self.second_agreements, self.agreements_read_to = log.agreements(model=self.model, checkpoint=self.checkpoint)
-        found = [agreement for agreement in self.second_agreements if agreement.number > first]
-        times = np.array([agreement.time for agreement in found])
+        new_agreements = [agreement for agreement in self.second_agreements if agreement.number > first]
+        times = np.array([agreement.time for agreement in new_agreements])
         if self.within == HOUR_STRATUM:
             strata: Any = (times // 3600 % 24).astype(np.int64)
         else:
-            strata = np.array([agreement.tags.get(self.within, "") for agreement in found], dtype=np.str_)
-        same = np.array([agreement.same for agreement in found], dtype=np.float64)
-        return self.watch.update(times, {AGREEMENT_STREAM: same}, within=strata)
+            strata = np.array([agreement.tags.get(self.within, "") for agreement in new_agreements], dtype=np.str_)
+        same_values = np.array([agreement.same for agreement in new_agreements], dtype=np.float64)
+        return self.watch.update(times, {AGREEMENT_STREAM: same_values}, within=strata)
 
     def _read_labels(self, log: ScoreLog) -> "_LabelColumns":
         """Returns the first label of each answer, in order of arrival, with the answers' scores and versions.
@@ -156,8 +156,8 @@ class LogWatch:
             for arrival, first_label in enumerate(log.first_labels())
         }
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
-        drawn = np.isfinite(answers.propensity)
-        rows_used = np.flatnonzero(drawn if drawn.any() else np.ones(len(answers), dtype=np.bool_))
+        is_drawn = np.isfinite(answers.propensity)
+        rows_used = np.flatnonzero(is_drawn if is_drawn.any() else np.ones(len(answers), dtype=np.bool_))
         rows_used = np.array(
             [row for row in rows_used if str(answers.request_id[row]) in first_label_of], dtype=np.int64
         )
@@ -332,10 +332,10 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
             (earlier if len(earlier) else raw_values[is_valid]).astype(np.str_), return_counts=True
         )
         commonest = str(names[counts.argmax()]) if len(names) else ""
-        numbers, what = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
+        numbers, quantity = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
     else:
         numbers = raw_values.astype(np.float64)
-        what = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
+        quantity = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
         is_valid = np.isfinite(numbers)
     times, numbers = times[is_valid], numbers[is_valid]
     is_compared = (
@@ -343,7 +343,7 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
     )
     before, after = is_compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     means = [float(part.mean()) if len(part) else float("nan") for part in (numbers[before], numbers[after])]
-    return Move(what, *means)
+    return Move(quantity, *means)
 
 
 def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:

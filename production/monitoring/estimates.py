@@ -196,28 +196,31 @@ def _check_answers(
     answers: int | None,
 ) -> Labelled:
     scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
-    drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
-    if not scores.shape == labels.shape == drawn.shape or scores.ndim != 1:
+    propensities = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
+    if not scores.shape == labels.shape == propensities.shape or scores.ndim != 1:
         raise RecordError(
-            f"scores, labels and propensities have the shapes {scores.shape}, {labels.shape} and {drawn.shape}; "
+            f"scores, labels and propensities have the shapes {scores.shape}, {labels.shape} and {propensities.shape}; "
             "expected one of each an answer, NaN where there is none"
         )
     has_label = np.isfinite(labels)
     for name, bad, expected in (
         ("scores", (scores < 0) | (scores > 1), "in [0, 1], or NaN"),
         ("labels", (labels < 0) | (labels > 1), "in [0, 1], or NaN"),
-        ("propensities", (drawn <= 0) | (drawn > 1), "above 0 and at most 1, or NaN"),
+        ("propensities", (propensities <= 0) | (propensities > 1), "above 0 and at most 1, or NaN"),
     ):
         if bad.any():
             raise RecordError(f"{int(bad.sum())} of {len(scores)} {name} are not {expected}: mend them in the log")
     mean = float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.5
     scores = np.where(np.isfinite(scores), scores, mean)
-    was_drawn = has_label & np.isfinite(drawn)
+    was_drawn = has_label & np.isfinite(propensities)
     is_used = was_drawn if was_drawn.any() else has_label
     if was_drawn.any():
         assumption = DRAWN_ASSUMPTION
     else:
-        drawn, assumption = np.full(len(scores), max(int(has_label.sum()), 1) / max(len(scores), 1)), UNASKED_ASSUMPTION
+        propensities, assumption = (
+            np.full(len(scores), max(int(has_label.sum()), 1) / max(len(scores), 1)),
+            UNASKED_ASSUMPTION,
+        )
     groups = None if group is None else _number_groups(group, len(scores))
     if groups is not None:
         assumption = assumption.replace("answers are independent", "groups of answers are independent")
@@ -225,7 +228,7 @@ def _check_answers(
         score=scores,
         y=labels[is_used],
         predicted=scores[is_used],
-        propensity=drawn[is_used],
+        propensity=propensities[is_used],
         assumption=assumption,
         group=groups,
         used_rows=np.flatnonzero(is_used),
@@ -269,13 +272,13 @@ def _estimate_from_labels(labelled: Labelled, level: float, method: str) -> Esti
     return replace(estimate, assumption=assumption, left_out=undrawn)
 
 
-def _estimate_within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimate:
+def _estimate_within_bounds(labelled: Labelled, level: float, drawn_estimate: Estimate) -> Estimate:
     """Returns the estimate from all labels, which holds whatever the unlabelled answers are.
 
     Args:
         labelled: the answers.
         level: share of the intervals that hold.
-        drawn: the estimate from the drawn labels.
+        drawn_estimate: the estimate from the drawn labels.
     """
     label_count, rows, right = len(labelled.labelled_rows), labelled.answers, float(labelled.known_y.sum())
     unlabelled, rows_with_added = rows - label_count, rows + 2 * ADDED_OF_EACH
@@ -292,7 +295,7 @@ def _estimate_within_bounds(labelled: Labelled, level: float, drawn: Estimate) -
             variance = max(variance, clustered)
         ends.append(_interval_ends(centre, variance, level, groups=groups))
     low, high = ends[0][0], ends[1][1]
-    value = float(np.clip(drawn.value, right / rows, (right + unlabelled) / rows))
+    value = float(np.clip(drawn_estimate.value, right / rows, (right + unlabelled) / rows))
     further = ceil((high - low) / 2 * rows_with_added)  # each further label brings the ends nearer by 1 / added
     reason = "" if further <= unlabelled else f"{rows} answers are too few: no number of labels halves the interval"
     if labelled.group is not None:
@@ -304,9 +307,11 @@ def _estimate_within_bounds(labelled: Labelled, level: float, drawn: Estimate) -
     )
     if unlabelled:
         assumption += f" ({unlabelled} of {rows})"
-    more = None if reason else further
+    added_labels = None if reason else further
     low, high = min(low, value), max(high, value)
-    return Estimate(value, low, high, drawn.method, label_count, rows, assumption, reason, more, bounded=True)
+    return Estimate(
+        value, low, high, drawn_estimate.method, label_count, rows, assumption, reason, added_labels, bounded=True
+    )
 
 
 def _estimate_from_drawn(labelled: Labelled, level: float, method: str) -> Estimate:
@@ -326,8 +331,8 @@ def _estimate_from_drawn(labelled: Labelled, level: float, method: str) -> Estim
         slope = float(np.clip(covariance / spread, 0, 1))
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
-    missing = np.append(1 - labelled.propensity, np.full(2 * ADDED_OF_EACH, 1 - 1 / typical_weight))
-    draw_variance = float((missing * w**2) @ centred**2 / w.sum() ** 2)
+    missed_shares = np.append(1 - labelled.propensity, np.full(2 * ADDED_OF_EACH, 1 - 1 / typical_weight))
+    draw_variance = float((missed_shares * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
     answer_variance = share * (1 - share) / (rows + 2 * ADDED_OF_EACH)
     centre = float(slope * mean + w @ residual / w.sum())
@@ -464,8 +469,8 @@ def _estimate_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArra
         rows: mask of the answers of the part.
         group: name of each answer's group.
     """
-    drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
-    early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
+    is_drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
+    early = rows & (columns.time <= columns.time[is_drawn].max()) if is_drawn.any() else rows
     from_all, from_reached = (
         estimate_accuracy(
             columns.score[chosen],

@@ -100,8 +100,10 @@ class ValueMap:
         """
         rules_met = {rule for value in values for rule in self._rules if _fits(rule[0], value)}
         if len(meanings := sorted({meaning for _, meaning in rules_met})) > 1:
-            both = " and ".join(sorted(map("=".join, rules_met)))
-            raise RecordError(f"value map: {both} both fit {str(values[0])[:40]!r}; expected one meaning of a value")
+            rules_text = " and ".join(sorted(map("=".join, rules_met)))
+            raise RecordError(
+                f"value map: {rules_text} both fit {str(values[0])[:40]!r}; expected one meaning of a value"
+            )
         self._rules_met |= rules_met
         return meanings[0] if meanings else ""
 
@@ -115,8 +117,8 @@ def _fits(expected: str, value: object) -> bool:
     number = _float_or_none(value)
     if (limit := _LIMIT.fullmatch(expected)) is not None:
         return number is not None and bool(_OPERATOR_OF_SIGN[limit[1]](number, float(limit[2])))
-    same = number is not None and number == _float_or_none(expected)
-    return same or ("" if value is None else str(value)).strip().casefold() == expected.casefold()
+    is_equal = number is not None and number == _float_or_none(expected)
+    return is_equal or ("" if value is None else str(value)).strip().casefold() == expected.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,11 +482,11 @@ def _read_labels(
     # Describe the judgements, and refuse a value map of which nothing fits.
     notes = list(describe_kinds(preset.name, meanings))
     if unmet := user_map.unmet():
-        missing = f"no value fits {', '.join(unmet)} of the value map"
+        unmet_text = f"no value fits {', '.join(unmet)} of the value map"
         if len(unmet) == len(user_map):
             values = "; ".join(line for line, _ in notes)
-            raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
-        notes.append((missing, True))
+            raise ImportFileError(f"{path}: {unmet_text}; expected values of the file ({values})")
+        notes.append((unmet_text, True))
     # Keep the judgements that mean right or wrong and whose ids are whole.
     labelled = [(number, meaning) for number, meaning in numbered_meanings if meaning.is_label]
     if not labelled:
@@ -582,11 +584,11 @@ def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
 
 def _is_json(text: str) -> bool:
     """Returns whether a text begins as JSON; if its first line is bad, whether the second line is an object."""
-    first, _, rest = text.lstrip().partition("\n")
+    first, _, later_text = text.lstrip().partition("\n")
     if first.startswith(("{", "[")):
         return True
     try:
-        return isinstance(json.loads(rest.lstrip().partition("\n")[0]), dict)
+        return isinstance(json.loads(later_text.lstrip().partition("\n")[0]), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -285,8 +285,10 @@ class ScoreLog:
                 known_count += sum(request_id is not None for request_id in ids)
                 for (row, _), request_id in zip(batch, ids, strict=True):
                     row["request_id"] = request_id or row["request_id"]
-                chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in batch})
-                stored_rows = run(sa.select(*(label_table.c[name] for name in _LABEL_IDENTITY)).where(chosen))
+                is_labelled_request = label_table.c.request_id.in_({row["request_id"] for row, _ in batch})
+                stored_rows = run(
+                    sa.select(*(label_table.c[name] for name in _LABEL_IDENTITY)).where(is_labelled_request)
+                )
                 stored, new_rows = {tuple(row) for row in stored_rows}, []
                 for row, has_time in batch:
                     key = tuple(row[name] for name in _LABEL_IDENTITY)
@@ -353,11 +355,11 @@ class ScoreLog:
 
     def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
         """Returns the ids that name no answer of the log, each once, in order."""
-        unknown: list[str] = []
+        ids_without_answer: list[str] = []
         for batch in batches(dict.fromkeys(loggable_text(request_id, MAX_NOTE) for request_id in request_ids)):
-            found = known_answers(self.tables.read, batch, OPERATOR)
-            unknown += [name for name, log_id in zip(batch, found, strict=True) if log_id is None]
-        return unknown
+            known_ids = known_answers(self.tables.read, batch, OPERATOR)
+            ids_without_answer += [name for name, log_id in zip(batch, known_ids, strict=True) if log_id is None]
+        return ids_without_answer
 
     def current_labels(self) -> list[FeedbackLabel]:
         """Returns the label that counts for every labelled request."""
@@ -431,8 +433,8 @@ class ScoreLog:
         """Yields the entry of each of these ids of the log, in their order; None for one that the log does not hold."""
         for some in batches(request_ids):
             rows = self.tables.read(ENTRIES.where(scores.c.request_id.in_(some)))
-            found = {entry.request_id: entry for entry in map(entry_of, rows)}
-            yield from map(found.get, some)
+            entry_by_id = {entry.request_id: entry for entry in map(entry_of, rows)}
+            yield from map(entry_by_id.get, some)
 
     def columns(
         self,
@@ -632,11 +634,11 @@ def labelled_of_log(
                 "expected a checkpoint that scores: of one that was taught agreement make P(right) by `metaprobe "
                 "adapt` with labelled lines, and serve that"
             )
-        others = sorted({str(name)[:16] for name in columns.checkpoint[is_labelled]})
+        digests = sorted({str(name)[:16] for name in columns.checkpoint[is_labelled]})
         raise RecordError(
             f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
-            f"{int(is_labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
-            "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
+            f"{int(is_labelled.sum())} answers{' of checkpoints ' + ', '.join(digests) if digests else ''}: "
+            "give the checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
         )
     count = int(is_of_checkpoint.sum())
     is_whole = is_census(count, log.count_scored(checkpoint, since=since, until=until, model=model))

@@ -165,8 +165,8 @@ def _second_answers(log: ScoreLog, span: Span) -> dict[str, Any]:
     def share_of(answered: int, agreed: int) -> dict[str, Any]:
         if not answered:
             return {"answers": 0, **dict.fromkeys(("same", "low", "high"), math.nan)}
-        same = Interval.of_share(agreed / answered, answered)
-        return {"answers": answered, "same": same.estimate, "low": same.low, "high": same.high}
+        interval = Interval.of_share(agreed / answered, answered)
+        return {"answers": answered, "same": interval.estimate, "low": interval.low, "high": interval.high}
 
     windows = [
         {"from": window_start, "to": min(window_start + width, span.until), **share_of(answered, agreed)}
@@ -273,24 +273,26 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, max_scores: int) -> di
         labelled: the labelled answers.
         max_scores: most scores that represent all.
     """
-    drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
-    last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
+    is_drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
+    last = labelled.time[is_drawn].max() // DAY if is_drawn.any() else math.inf
     estimates: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
     for chosen_bins in ([row for row in bins if row[0] <= last], bins):  # days up to the last draw, then all days
         score, accepted = _representative_scores(chosen_bins, max_scores)
         nothing = np.full(len(score), np.nan)
         columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
-        joined = [np.concatenate(pair) for pair in columns]
+        joined_columns = [np.concatenate(pair) for pair in columns]
         is_accepted = np.concatenate((accepted, labelled.flagged != 1))
         answer_count = round(sum(n for _, _, n, _, _ in bins))
         unflagged = answer_count - round(sum(flagged for *_, flagged in bins))
         for share_name, ways in (
-            ("accuracy", estimate_accuracy(*joined, answers=answer_count)),
+            ("accuracy", estimate_accuracy(*joined_columns, answers=answer_count)),
             (
                 "risk",
                 [
                     estimate.complement()
-                    for estimate in estimate_accuracy(*(column[is_accepted] for column in joined), answers=unflagged)
+                    for estimate in estimate_accuracy(
+                        *(column[is_accepted] for column in joined_columns), answers=unflagged
+                    )
                 ],
             ),
         ):

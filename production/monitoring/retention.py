@@ -146,7 +146,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
     No byte of them stays in a SQLite file. Otherwise `LogError` is raised: then the rows are deleted, and the same call
     deletes the bytes.
     """
-    unknown = []
+    ids_without_answer = []
     for name in request_ids:
         request_id = loggable_text(name, MAX_NOTE)
         with tables.transaction(alone=True) as run:
@@ -156,7 +156,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
             _delete_related(run, [request_id])
             _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
         if not rows and not labelled:
-            unknown.append(name)
+            ids_without_answer.append(name)
     _drop_unused(tables)
     try:
         tables.erase()
@@ -165,7 +165,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
             "all that is known of these requests was taken away, but its bytes may still be in the file: run the same "
             f"command again when no other process reads the log and the disk has room for a second copy ({error})"
         ) from error
-    return unknown
+    return ids_without_answer
 
 
 def further_answers(tables: Tables, request_id: str) -> list[str]:

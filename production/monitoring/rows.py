@@ -175,12 +175,12 @@ def drop_contexts(tables: Tables) -> None:
     """Deletes the contexts, with their tags, that no answer has any more."""
     unused = ~sa.exists().where(scores.c.context == contexts.c.id)
     ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
-    for chosen in batches(ids):
+    for id_batch in batches(ids):
         with tables.transaction() as run:
             if not tables.alone:  # contexts that a writer has locked are in use; later writers wait, then look again
-                locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)
-                chosen = [row[0] for row in run(locked.with_for_update(skip_locked=True))]
-            run(sa.delete(contexts).where(is_one_of(contexts.c.id, chosen), unused))
+                locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, id_batch)).order_by(contexts.c.id)
+                id_batch = [row[0] for row in run(locked.with_for_update(skip_locked=True))]
+            run(sa.delete(contexts).where(is_one_of(contexts.c.id, id_batch), unused))
 
 
 def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> None:
@@ -196,8 +196,8 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
     keys = [tuple(row[name] for name in CONTEXT_COLUMNS) for row in rows]
     context_of = {key: dict(zip(CONTEXT_COLUMNS, key, strict=True)) for key in keys}
     numbers: dict[tuple[Any, ...], int] = {}
-    while missing := [key for key in context_of if key not in numbers]:
-        for key in missing:
+    while missing_keys := [key for key in context_of if key not in numbers]:
+        for key in missing_keys:
             same = (contexts.c[name] == context_of[key][name] for name in CONTEXT_COLUMNS if name != "task")
             statement = sa.select(contexts.c.id).where(*same)
             if not (context_rows := run(statement)):
@@ -205,8 +205,8 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
                 context_rows = run(statement)
             numbers[key] = int(context_rows[0][0])
         if not alone:
-            used = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
-            locked = used.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
+            context_query = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
+            locked = context_query.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
             locked_ids = {row[0] for row in run(locked)}
             numbers = {key: number for key, number in numbers.items() if number in locked_ids}
     for row, key in zip(rows, keys, strict=True):

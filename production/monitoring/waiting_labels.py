@@ -30,11 +30,11 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
         request_ids: ids of at most `ROWS_PER_TRANSACTION` requests.
         now: seconds since 1970.
     """
-    if unknown := set(request_ids) - known_requests(run, request_ids):
-        has_long_id = labels.c.request_id.in_([name for name in unknown if len(name) > MAX_ID])
+    if unknown_ids := set(request_ids) - known_requests(run, request_ids):
+        has_long_id = labels.c.request_id.in_([name for name in unknown_ids if len(name) > MAX_ID])
         _count_dropped(run, int(run(sa.select(sa.func.count()).where(has_long_id))[0][0]))
         run(sa.delete(labels).where(has_long_id))
-        run(sa.update(labels).where(labels.c.request_id.in_(unknown), labels.c.waits.is_(None)).values(waits=now))
+        run(sa.update(labels).where(labels.c.request_id.in_(unknown_ids), labels.c.waits.is_(None)).values(waits=now))
     drop_waiting(run, now)
 
 

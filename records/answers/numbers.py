@@ -355,10 +355,10 @@ _NAMES_SEVERAL = re.compile(
 
 def _one_number(fraction_match: re.Match[str]) -> str:
     """Returns "2 7/8" for "2 and 7/8", unless it may be a list of two numbers."""
-    whole, top, bottom = fraction_match.groups()
+    whole_digits, top, bottom = fraction_match.groups()
     before = fraction_match.string[: fraction_match.start()].rstrip()
     may_be_list = before.endswith((",", ";", "=")) or _NAMES_SEVERAL.search(fraction_match.string)
-    return fraction_match.group() if may_be_list or int(top) >= int(bottom) else f"{whole} {top}/{bottom}"
+    return fraction_match.group() if may_be_list or int(top) >= int(bottom) else f"{whole_digits} {top}/{bottom}"
 
 
 def folded(text: str, question: str = "") -> str:
@@ -1515,7 +1515,9 @@ def same_quantity(answer_quantity: Quantity, gold: Quantity, question: str) -> b
         answer_quantity.decreases and not gold.decreases and not _asks_less(question)
     ):
         return False
-    unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (answer_quantity, gold))
+    unit, gold_unit = (
+        without_asked(quantity.unit, quantity.dimension, question) for quantity in (answer_quantity, gold)
+    )
     if gold_unit:
         return unit == gold_unit
     return not unit or suits_question(answer_quantity.unit, answer_quantity.dimension, question)

@@ -532,12 +532,12 @@ _EXCEPTION_WORDS = {"except", "wrong", "incorrect", "false"}
 """Words of a question to which what is not so is the answer."""
 
 
-def _denies_label(rest: str, question: str) -> bool:
+def _denies_label(text_after: str, question: str) -> bool:
     """Returns whether the text after a label says that it is not the answer.
 
     "C is wrong" denies C, unless the question asks what is wrong: "Which statement is wrong?".
     """
-    denied_match = _DENIED_LABEL.match(rest)
+    denied_match = _DENIED_LABEL.match(text_after)
     if denied_match is None:
         return False
     question_words = set(words(question))

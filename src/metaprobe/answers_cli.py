@@ -270,18 +270,18 @@ def outcomes(
         raise click.UsageError(f"--out {out} is one of the files to join; give another one")
     source, price_list = SignalSource.load(signals), Price.read(prices) if prices else None
     with line_options.handling():
-        joined = join_outcomes(files, signals=source, prices=price_list)
+        outcome_rows = join_outcomes(files, signals=source, prices=price_list)
     out.parent.mkdir(parents=True, exist_ok=True)
-    QuestionOutcomes.write(out, joined.questions)
-    for note in joined.notes:
+    QuestionOutcomes.write(out, outcome_rows.questions)
+    for note in outcome_rows.notes:
         click.echo(note, err=True)
     click.echo(
         json.dumps(
             {
-                "questions": len(joined.questions),
-                "agents": {name: joined.accuracy(name) for name in joined.questions[0].agents},
-                "missing": joined.missing,
-                "unlabelled": joined.unlabelled,
+                "questions": len(outcome_rows.questions),
+                "agents": {name: outcome_rows.accuracy(name) for name in outcome_rows.questions[0].agents},
+                "missing": outcome_rows.missing,
+                "unlabelled": outcome_rows.unlabelled,
             }
         )
     )

@@ -392,9 +392,9 @@ def evaluate_panel_command(
     from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
     panel = Panel.load(checkpoint, sha256=sha256)
-    same = None if answers.is_dir() else panel.same
+    same_answers = None if answers.is_dir() else panel.same
     with steps("playing the panel and the simple ways"), line_options.handling():
-        data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by, columns=panel.agents.names)
+        data = panels_at(answers, stage=sampled, same=same_answers, score_by=panel.score_by, columns=panel.agents.names)
         result = evaluate_panel(panel, data, seed=seed)
     result.pop("decisions", None)
     show_result(result, as_json, panel_table)

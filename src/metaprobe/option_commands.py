@@ -77,9 +77,9 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text.startswith((HUB, BUNDLED)) and not Path(text).is_dir():
-            found = "a file" if Path(text).exists() else "not there"
+            path_state = "a file" if Path(text).exists() else "not there"
             suggestion = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
-            self.fail(f"{text!r} is {found}; expected {_LOCATION}{suggestion}", param, ctx)
+            self.fail(f"{text!r} is {path_state}; expected {_LOCATION}{suggestion}", param, ctx)
         if not self.or_runs and is_store(text):
             self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
         return text

@@ -136,12 +136,12 @@ def score_by_agreement(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[n
     runs = list(read_openai_lines(SAMPLED_ANSWERS))
     calls = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = agreement_pairs(runs)
-    rows_of_pairs, same = pairs.rows_among(list(calls))
+    rows_of_pairs, says_same = pairs.rows_among(list(calls))
     terms_schema = schema("full+terms")
     X = features(terms_schema, [np.asarray(call.logprobs, dtype=np.float32) for _, call in calls.values()])
     groups = np.array([run.item.group for run, _ in calls.values()])
     rows = LadderRows(
-        X[rows_of_pairs], same, groups[rows_of_pairs], np.full(len(rows_of_pairs), "samples"), terms_schema.names
+        X[rows_of_pairs], says_same, groups[rows_of_pairs], np.full(len(rows_of_pairs), "samples"), terms_schema.names
     )
     all_rows = np.arange(len(rows.y))
     ladder = fit_linear_step(

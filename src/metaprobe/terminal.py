@@ -223,10 +223,10 @@ def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = (
     yield from notes(named_notes)
 
 
-def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def notes(named_notes: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yields the lines below a table: each different note once, after the names that it belongs to."""
     names_of_note: dict[str, list[str]] = {}
-    for name, note in named:
+    for name, note in named_notes:
         if note:
             names_of_note.setdefault(str(note), []).append(name)
     for note, names in names_of_note.items():
