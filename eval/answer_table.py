@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import REFUSAL, TOOL_CALL
-from metaprobe.records.response import NO_LOGPROB, answer_logprobs, constant, series_of
+from metaprobe.records.response import NO_LOGPROB, answer_logprobs, constant_fault, series_of
 from metaprobe.records.types import Call, Item, Run
 
 LOGPROBS_NEEDED = (
@@ -173,7 +173,7 @@ def answer_table(
                 continue
             logprobs = answer_logprobs(call)
             has_logprobs = logprobs is not None and len(logprobs) > 0
-            if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
+            if has_logprobs and constant_fault(np.asarray(call.logprobs), call.top_logprobs):
                 has_logprobs, made_up_count = False, made_up_count + 1
             (rows if has_logprobs else rows_without_logprobs).append(_table_row(run, call, int(label_value)))
     # Refuse a selection without calls.

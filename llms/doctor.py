@@ -20,7 +20,7 @@ from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.reading import LENGTH, STOP, TOOL_CALL, as_list, error_of, fields, refuse_error, text
-from metaprobe.records.response import NO_LOGPROB, ParsedResponse, ParsedText, cut_to_answer, doubtful, first_of
+from metaprobe.records.response import NO_LOGPROB, ParsedResponse, ParsedText, cut_to_answer, describe_doubts, first_of
 from metaprobe.records.segments import CLOSINGS, ONLY_ANSWER, OPENINGS
 from metaprobe.records.spelling import names_tokens
 
@@ -466,7 +466,7 @@ def check_numbers(answer: ParsedReply) -> CheckFinding:
         return "fault", f"{answer.name}: {answer.refusal}", "thinking" if thinks else "numbers"
     if answer.parsed.segments and not any(part.kind == "answer" for part in answer.parsed.segments):
         return "unknown", f"{answer.name}: only thinking came, and no answer", "thinking"
-    if doubt := doubtful(answer.parsed.logprobs):
+    if doubt := describe_doubts(answer.parsed.logprobs):
         # At this temperature OpenAI may draw a token outside the 20 likeliest, and gives no number for it.
         is_unlisted_token = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
         return "unknown" if is_unlisted_token else "fault", f"{answer.name}: {doubt}", "numbers"

@@ -21,7 +21,7 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import LENGTH, REFUSAL, TOOL_CALL, doubt
-from metaprobe.records.response import ParsedResponse, ParsedText, cut_to_answer, doubtful, float_list
+from metaprobe.records.response import ParsedResponse, ParsedText, cut_to_answer, describe_doubts, float_list
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -473,7 +473,7 @@ class QualityPredictor(Pretrained):
 
 def doubts_of(logprobs: FloatArray) -> str:
     """Returns a note if the log-probabilities are a weak base for a score; empty otherwise."""
-    doubts, token_count = doubtful(logprobs), len(logprobs)
+    doubts, token_count = describe_doubts(logprobs), len(logprobs)
     if token_count > MAX_WEAK_TOKENS:
         return doubts
     few_note = f"the answer has {token_count} token{'s' * (token_count > 1)}, on which a score rests weakly"

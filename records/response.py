@@ -97,7 +97,7 @@ _MARSHAL_FLOAT, _MARSHAL_FLOAT_BYTES = (
 )  # how marshal's version 2 writes a float: this mark, then its eight bytes
 _MARSHAL_HEADER_BYTES = 5  # the list's mark and its length
 _DOUBLE = np.dtype("<f8")
-_LOWEST, _HIGHEST = np.array(-1e38), np.array(0.0)  # float32 ends a little below
+_LOWEST_LOGPROB, _HIGHEST_LOGPROB = np.array(-1e38), np.array(0.0)  # float32 reaches to -3.4e38
 
 
 def float_list(values: list[object]) -> NDArray[np.float32] | None:
@@ -119,14 +119,16 @@ def float_list(values: list[object]) -> NDArray[np.float32] | None:
     ):
         return None
     numbers = np.ndarray((count,), _DOUBLE, data, _MARSHAL_HEADER_BYTES + 1, (_MARSHAL_FLOAT_BYTES,)).copy()
-    in_range = np.count_nonzero(numbers <= _HIGHEST) == count == np.count_nonzero(numbers > _LOWEST)  # False for NaN
-    return numbers.astype(np.float32) if in_range else None
+    are_in_range = (  # False if a number is NaN
+        np.count_nonzero(numbers <= _HIGHEST_LOGPROB) == count == np.count_nonzero(numbers > _LOWEST_LOGPROB)
+    )
+    return numbers.astype(np.float32) if are_in_range else None
 
 
 LOGPROB_ROUNDING = 1e-4
 """Nats above 0 that count as rounding (a softmax in half precision). Such log-probabilities become 0."""
 
-MOST_PADDED = 1 << 22
+MAX_PADDED_NUMBERS = 1 << 22
 """Numbers (16 MiB of them) to which rows of unequal lengths may be padded.
 
 Rows that fill a quarter of the padded array may be larger. One long row among a million empty ones would take
@@ -147,7 +149,7 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
         width, count = max(lengths, default=0), sum(lengths)
         if not width:
             return None
-        if len(rows) * width > max(MOST_PADDED, 4 * count):
+        if len(rows) * width > max(MAX_PADDED_NUMBERS, 4 * count):
             raise InvalidResponse(
                 f"one token has {width} alternatives, and the {len(rows)} tokens have {count} in all;"
                 " expected about as many for each token: ask for the same top_logprobs for all"
@@ -189,7 +191,7 @@ The numbers of a shorter answer may really be equal: a model that is certain giv
 """
 NO_LOGPROB = -1000.0
 """Lower numbers are placeholders: servers write about -9999 for a token whose log-probability they do not know."""
-MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
+MAX_EQUAL_SHARE, MAX_ZERO_SHARE = 0.5, 0.75
 """Share of the tokens with one equal value, and with 0, above which a note calls the numbers doubtful.
 
 A model that is certain gives 0 for many tokens, but no other value repeatedly.
@@ -214,7 +216,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
         drawn: log-probabilities (S,) of the tokens whose alternatives were read; None if there are none.
         top: alternatives (S, k) of these tokens; None if there are none.
     """
-    why = constant(logprobs, top)
+    why = constant_fault(logprobs, top)
     if not why and drawn is not None and top is not None:
         # If only some tokens have alternatives, a number of 0 without alternatives is a placeholder.
         has_alternatives = (top > NO_LOGPROB).any(axis=1)  # NaN counts as missing
@@ -233,7 +235,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
         raise error
 
 
-def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
+def constant_fault(logprobs: FloatArray, top: FloatArray | None = None) -> str:
     """Returns why equal log-probabilities are placeholders; empty if they may be the model's own.
 
     Args:
@@ -249,7 +251,7 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
     return f"all {len(logprobs)} log-probabilities are 0, as servers write that have none"
 
 
-def doubtful(logprobs: FloatArray) -> str:
+def describe_doubts(logprobs: FloatArray) -> str:
     """Returns a warning for the verdict if these log-probabilities may be placeholders of the server; empty if nothing
     is suspicious.
     """
@@ -257,11 +259,12 @@ def doubtful(logprobs: FloatArray) -> str:
     median = sorted_logprobs[token_count // 2]
     doubts = []
     if token_count < MIN_VARIED_TOKENS or sorted_logprobs[0] == sorted_logprobs[-1]:
-        doubts.append(constant(logprobs))
+        doubts.append(constant_fault(logprobs))
     elif median in (sorted_logprobs[token_count // 4], sorted_logprobs[3 * token_count // 4]):
         # A value that more than half share is the median, and the first or third quartile.
         equal_count = int(np.count_nonzero(sorted_logprobs == median))
-        if equal_count >= MIN_VARIED_TOKENS and equal_count > (MOST_ZEROS if median == 0 else MOST_EQUAL) * token_count:
+        max_share = MAX_ZERO_SHARE if median == 0 else MAX_EQUAL_SHARE
+        if equal_count >= MIN_VARIED_TOKENS and equal_count > max_share * token_count:
             doubts.append(
                 f"{equal_count} of {token_count} log-probabilities are {median:g}, as servers write of unknown ones"
             )
@@ -280,8 +283,8 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     """
     with np.errstate(under="ignore"):
         sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
-    if (too_much_count := int(np.count_nonzero(sums > _MAX_PROBABILITY_SUM))) > 0:
-        return _sum_fault(too_much_count, len(top), sums.max())
+    if (above_one_count := int(np.count_nonzero(sums > _MAX_PROBABILITY_SUM))) > 0:
+        return _sum_fault(above_one_count, len(top), sums.max())
     likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
     if (below_count := int(np.count_nonzero(likeliest < logprobs - _ROUNDING_NATS))) > 0:
         return (
@@ -302,7 +305,7 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     return ""
 
 
-def listed_twice(entries: Sequence[Any]) -> str:
+def listed_twice_fault(entries: Sequence[Any]) -> str:
     """Returns why the alternatives of these tokens are impossible; empty if they are possible.
 
     They are impossible if a token is listed twice, or if the drawn token has two log-probabilities. `entries` are
@@ -415,7 +418,7 @@ class ParsedText:
 
 
 def tokens_of(segments: Sequence[Segment], kind: SegmentKind, count: int) -> NDArray[np.intp]:
-    """Returns the places of the tokens of one kind. Without segments all tokens belong to the answer.
+    """Returns the indices of the tokens of one kind. Without segments all tokens belong to the answer.
 
     Args:
         segments: segments of the tokens.
@@ -440,20 +443,20 @@ def answer_logprobs(call: Call) -> FloatArray | None:
     return None if call.logprobs is None else series_of(call.logprobs, call.segments)[0]
 
 
-def parse_entries(entries: object, where: str, *, top: bool = True, **other_fields: Any) -> ParsedResponse:
+def parse_entries(entries: object, list_name: str, *, top: bool = True, **other_fields: Any) -> ParsedResponse:
     """Returns a response from its entries {token, logprob, top_logprobs}, one for each token.
 
     Args:
         entries: list of the entries.
-        where: name of the list in errors.
+        list_name: name of the list, for errors.
         top: whether alternatives are read.
-        **rest: the response's other fields.
+        **other_fields: the response's other fields.
     """
     values = as_list(entries)
     columns = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
     if columns is None:
         raise InvalidResponse(
-            f"{where} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
+            f"{list_name} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
         )
     tokens, logprobs = columns[:2]
     checked_logprobs = float_list(logprobs)
@@ -473,22 +476,22 @@ def parse_entries(entries: object, where: str, *, top: bool = True, **other_fiel
 
 
 def without_alternatives(parsed: ParsedResponse, sampled_entries: Sequence[Mapping[str, Any]]) -> ParsedResponse:
-    """Returns the response without its alternatives. Those of a few tokens are checked for faults.
+    """Returns the response without its alternatives, after the alternatives of a few tokens were checked for faults.
 
-    Errors and notes are those of `with_alternatives`. `sampled_entries` holds {token, logprob, top_logprobs} of these
-    tokens.
+    Raises the errors and adds the notes of `with_alternatives`. `sampled_entries` holds {token, logprob, top_logprobs}
+    of these few tokens.
     """
-    numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in sampled_entries]
-    if not (numbers[0] == numbers[-1] and numbers.min() == numbers.max()):
-        fault = _fault_at_once(sampled_entries) if any(rows) else ""
+    logprobs, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in sampled_entries]
+    if not (logprobs[0] == logprobs[-1] and logprobs.min() == logprobs.max()):
+        fault = _quick_fault(sampled_entries) if any(rows) else ""
         if fault is not None and parsed.finish_reason not in (TOOL_CALL, REFUSAL):
             return replace(parsed, top_fault=fault) if fault else parsed
     checked = with_alternatives(parsed, rows, sampled_entries)
     return checked if checked.top_logprobs is None else replace(checked, top_logprobs=None)
 
 
-def _fault_at_once(sampled_entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the faults that `implausible` and `listed_twice` find in these tokens' alternatives; empty for none.
+def _quick_fault(sampled_entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the fault of these tokens' alternatives; empty if `implausible` and `listed_twice_fault` find none.
 
     Returns None if the alternatives need a closer check. For so few numbers this is four times as fast as NumPy.
     """
@@ -514,9 +517,9 @@ def _fault_at_once(sampled_entries: Sequence[Mapping[str, Any]]) -> str | None:
                 )
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
-    too_much = [row_sum for row_sum in sums if row_sum > _MAX_PROBABILITY_SUM]
-    if too_much:
-        return _sum_fault(len(too_much), len(sums), max(too_much))
+    sums_above_one = [row_sum for row_sum in sums if row_sum > _MAX_PROBABILITY_SUM]
+    if sums_above_one:
+        return _sum_fault(len(sums_above_one), len(sums), max(sums_above_one))
     return None if needs_closer_check or not max(sums) <= _MAX_PROBABILITY_SUM else ""
 
 
@@ -553,13 +556,16 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
         REFUSAL,
     ):  # tool calls and refusals are refused elsewhere, for another reason
         refuse_placeholders(parsed.logprobs, drawn_logprobs, top)
-    fault = fault or (implausible(drawn_logprobs, top) if top is not None else "") or listed_twice(entries)
+    fault = fault or (implausible(drawn_logprobs, top) if top is not None else "") or listed_twice_fault(entries)
     usable_top = top if covers_all_tokens and not fault else None
     return replace(parsed, top_logprobs=usable_top, top_fault=fault) if fault or usable_top is not None else parsed
 
 
 def first_of(count: int, choice: int) -> str:
-    """Returns a note if the answer is the first of several and no choice was requested; else an empty text."""
+    """Returns a note if the answer is the first of several and no choice was requested; else an empty text.
+
+    `count` is the number of answers, `choice` the index of the requested answer; 0 if no answer was requested.
+    """
     if count < 2 or choice:
         return ""
     return "the response holds several answers and this is of the first: parse_response(response, choice=1) is the next"
@@ -568,7 +574,7 @@ def first_of(count: int, choice: int) -> str:
 _EXPECTED_ALL = "expected one for each token of the answer: ask the server for all of them, or leave this response out"
 
 
-MOST_WORDS = 3
+MAX_WORDS_PER_TOKEN = 3
 """Most words that one token without a name may stand for: more than any tokenizer puts in one token."""
 
 
@@ -619,17 +625,18 @@ def settle(
         note = "; ".join(filter(None, (shortened.note, located.note)))
         shortened = replace(shortened, segments=located.segments, note=note)
     if thinking is not None or located.segments:
-        counted = 0  # thinking is counted, and may have come without log-probabilities
+        counted = 0  # the server counts the thinking, which may have no log-probabilities
     return check_text(shortened, entries, counted=counted)
 
 
 def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: int = 0) -> ParsedResponse:
     """Returns the response if the tokens of its answer spell its text; a note says if they hold more than the text.
 
-    A note also says if the only missing tokens are marks without meaning at the end, such as a full stop. It names how
-    many tokens have log-probabilities, and how many there are: by the server's count, or with the missing part as one
-    token. Raises `InvalidResponse` if the tokens belong to a part of the answer or to other words. Tokens without names
-    are only compared with the count.
+    A note also says if only marks without meaning are missing at the end, such as a full stop. It names the number of
+    tokens with log-probabilities and the number of all tokens. The latter is the server's count; without a count, the
+    missing part counts as one token. Tokens without names are only compared with the count.
+
+    Raises `InvalidResponse` if the tokens belong to a part of the answer or to other words.
 
     Args:
         parsed: the response.
@@ -647,7 +654,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if count_note or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(token_indices)):
+        if count_note or (not parsed.segments and len(parsed.text.split()) > MAX_WORDS_PER_TOKEN * len(token_indices)):
             shortage = (
                 count_note
                 or f"log-probabilities came for {len(token_indices)} tokens of {len(parsed.text.split())} words"
@@ -724,7 +731,7 @@ _INTEGER_TYPE, _BYTE_VALUES = frozenset((int,)), frozenset(range(256))
 
 
 def _byte_rows(entries: Sequence[Any], token_indices: Sequence[int]) -> list[bytes | None]:
-    """Returns the UTF-8 bytes of the tokens at these places, None for tokens without bytes; empty without entries."""
+    """Returns the UTF-8 bytes of the tokens at these indices, None for tokens without bytes; empty without entries."""
     if not token_indices or len(entries) <= token_indices[-1]:
         return []
     columns = columns_of_each([entries[index] for index in token_indices], ("bytes",))
