@@ -100,7 +100,11 @@ class HiddenProbe(Pretrained):
     guard: CanaryGuard
     """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
     on_mismatch: OnMismatch = "warn"
-    """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
+    """What to do with a call of a model that the probe was not trained on, and with hidden states of another model.
+
+    `warn` warns and reads the states. `refuse` raises `ContractMismatch`. `ignore` reads them, and leaves out the check
+    of their source. `note` gives no warning about models, because the caller writes a note into the verdict.
+    """
     reader: str = ""
     """Model that read the states, if it is not the model that answered; else empty."""
     _temporary_folder: object = None
@@ -334,6 +338,8 @@ class HiddenProbe(Pretrained):
 
     def _check_reader(self, answering_model: str, states_model: str) -> None:
         """Warns or raises, as `on_mismatch` says, if the probe was not trained on states of this model.
+
+        With `ignore` and `note` it does nothing.
 
         Args:
             answering_model: model that answered.

@@ -17,8 +17,10 @@ from metaprobe.checkpoints import ContractMismatch, Generator
 from metaprobe.checkpoints.manifest import printable
 
 OnMismatch = Literal["warn", "refuse", "ignore", "note"]
-"""Handling of an answer of another model: `warn`, `refuse` or `ignore` it, or `note` it in the verdict's reason
-without a warning. `warn` also writes the note.
+"""Handling of an answer of another model than in training.
+
+`warn` warns, scores the answer, and adds a note to the verdict's reason. `note` adds the note without a warning.
+`refuse` raises `ContractMismatch`. `ignore` scores the answer without note or warning.
 """
 
 MAY_MEAN_NOTHING = "the score may mean nothing"
