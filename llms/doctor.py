@@ -441,18 +441,18 @@ def _findings(interview: Interview) -> Iterator[tuple[str, CheckFinding]]:
 
 
 def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> CheckFinding:
-    why = interview.first_failure
+    reason = interview.first_failure
     if plain is None:
         if interview.body("plain") is not None:
             return "fault", "the answer cannot be read as a chat completion", "address"
-        return "fault", f"asking for log-probabilities makes the request fail: {why}", "fails"
+        return "fault", f"asking for log-probabilities makes the request fail: {reason}", "fails"
     if not plain.tokens:
         return "fault", f"none came, though they were asked for: {plain.refusal}", "given"
     received = f"{len(plain.tokens)} log-probabilities of the first answer"
     if not interview.has_alternatives:
-        return "unknown", f"{received}, without alternatives and temperature; with them: {why}", "top"
-    if why is not None:
-        return "unknown", f"{received}, at the second attempt; the first failed: {why}", "again"
+        return "unknown", f"{received}, without alternatives and temperature; with them: {reason}", "top"
+    if reason is not None:
+        return "unknown", f"{received}, at the second attempt; the first failed: {reason}", "again"
     return "ok", received, ""
 
 
@@ -525,9 +525,9 @@ def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: Pars
         hot: the answer at a higher temperature.
     """
     if cold is None or hot is None or not cold.tokens or not hot.tokens:
-        why = interview.failure("hot") or interview.failure("cut")
-        broken = why is not None and (why.status or 0) >= 500
-        return "unknown", f"nothing to compare: {why}", "fails" if broken else "mode"
+        reason = interview.failure("hot") or interview.failure("cut")
+        broken = reason is not None and (reason.status or 0) >= 500
+        return "unknown", f"nothing to compare: {reason}", "fails" if broken else "mode"
     if not any(cold.numbers) and None not in cold.numbers and any(hot.numbers):
         return "fault", "at temperature 0 every number is 0: they are the sampler's", "processed"
     a, b = (

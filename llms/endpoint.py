@@ -151,8 +151,8 @@ def endpoint_error(
         return EndpointError(reason, passing=is_passing, refused=is_refused, retry_after_s=wait_s, status=status)
     if isinstance(error, (openai.APIConnectionError, *_CONNECTION_ERRORS)):
         cause = error.__cause__
-        why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
-        return EndpointError(_shorten(redact(f"no connection to {address}: {why}")), passing=True)
+        fault = (str(cause) or type(cause).__name__) if cause is not None else str(error)
+        return EndpointError(_shorten(redact(f"no connection to {address}: {fault}")), passing=True)
     if isinstance(error, openai.APIError):  # an error that came as part of a stream
         return EndpointError(_shorten(redact(f"{address} broke off: {error.message}")), passing=True)
     if isinstance(error, openai.OpenAIError):  # the client itself refuses: no key, above all

@@ -101,8 +101,8 @@ class EngineSteps:
             try:
                 self._engine.add_request(item.name, {"prompt_token_ids": item.prompt}, item.params)
             except Exception as error:  # of one request: the others go on
-                why = f"the engine refuses it ({type(error).__name__}: {error})"
-                _deliver(item, LLMError(f"request {item.name}: {why}"))
+                reason = f"the engine refuses it ({type(error).__name__}: {error})"
+                _deliver(item, LLMError(f"request {item.name}: {reason}"))
             else:
                 self._open[item.name] = item
 

@@ -105,8 +105,8 @@ def outcomes_of_log(
             NOT_DRAWN: some_drawn and not np.isfinite(label_propensity),
             NO_QUESTION_TEXT: not question.strip(),
         }
-        if why := next((reason for reason, holds in reasons.items() if holds), ""):
-            left_out[why] += 1
+        if fault := next((reason for reason, holds in reasons.items() if holds), ""):
+            left_out[fault] += 1
             continue
         outcome = AgentOutcome(
             score=float(columns.label[row]),
@@ -121,7 +121,7 @@ def outcomes_of_log(
         task, answered_at = str(columns.task[row]), float(columns.time[row])
         outcomes.append(QuestionOutcomes(request_id, group, question, task, agents, answered=answered_at))
     if not outcomes:
-        why_none = "; ".join(f"{count} because {why}" for why, count in left_out.items()) or "none was labelled"
+        why_none = "; ".join(f"{count} because {fault}" for fault, count in left_out.items()) or "none was labelled"
         raise RecordError(
             f"the log holds {len(columns)} answers of that time and model, and no outcome ({why_none}): draw answers "
             "with `metaprobe sample`, and label them (`metaprobe feedback`)"

@@ -152,7 +152,7 @@ NOT_DRAWN = (
 
 def _say_left_out(left_out: Mapping[str, int]) -> str:
     """Returns a clause that counts the labelled answers left out, by reason."""
-    return "labels left out: " + "; ".join(f"{count} because {why}" for why, count in left_out.items())
+    return "labels left out: " + "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +191,7 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
     scores = _scores_of(new, running, log, unseen)
     has_score = np.isfinite(scores)
     counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~has_score).sum())}
-    left_out = {why: count for why, count in counts.items() if count}
+    left_out = {reason: count for reason, count in counts.items() if count}
     if not has_score.any():
         raise RecordError(
             f"none of the {len(labelled)} labelled answers of the log can decide; {_say_left_out(left_out)}: label "

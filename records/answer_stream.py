@@ -192,8 +192,8 @@ class AnswerStream:
         if self._unknown_keys and not self.kind:
             raise InvalidResponse(_UNKNOWN.format(self._unknown_keys))
         has_no_score = self.called or self.declined  # a second answer then does no harm, unless all fields are kept
-        if (self._joined is not None or not has_no_score) and (why := self.fault or self._begins_anew()):
-            raise InvalidResponse(more_than_one(why))
+        if (self._joined is not None or not has_no_score) and (reason := self.fault or self._begins_anew()):
+            raise InvalidResponse(more_than_one(reason))
         if self.kind == "event":
             return from_events(self._events)
         if self._joined is not None and self.kind in ("chat", ""):

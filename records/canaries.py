@@ -307,9 +307,9 @@ def compare_states(
     )
     if drift <= limit.drift and worst <= limit.worst:
         return StatesCheck(True, drift_text, drift, worst)
-    why = _explanation(seen_values, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
+    reason = _explanation(seen_values, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
     allowed = f"at most {limit.drift:g} and {limit.worst:g} are rounding"
-    return StatesCheck(False, f"{drift_text}; {allowed}: {why}", drift, worst)
+    return StatesCheck(False, f"{drift_text}; {allowed}: {reason}", drift, worst)
 
 
 def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[int]) -> str:

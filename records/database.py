@@ -192,10 +192,10 @@ class Database:
         if (application_id, file_version) == (application, version):
             return True
         if tables:
-            why = (
+            reason = (
                 f"format {file_version}, this metaprobe writes {version}"
                 if application_id == application
                 else "not ours"
             )
-            raise self._error(f"{self.path} is a database but no {self._what} ({why}): choose another file")
+            raise self._error(f"{self.path} is a database but no {self._what} ({reason}): choose another file")
         return False

@@ -226,9 +226,9 @@ def read_log(
             labels: Any = record.get("labels")
             labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
             other_fields = {key: value for key, value in record.items() if key not in KEYS}
-            if labelled and (why := why_not_right(other_fields)):
+            if labelled and (fault := why_not_right(other_fields)):
                 labels = {name: value for name, value in labels.items() if name != "correct"}
-                record, label_source = {**record, "labels": labels}, f"no label: {why}"
+                record, label_source = {**record, "labels": labels}, f"no label: {fault}"
             run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
             if not run.id.isascii() and _HALF_CHARACTER.search(run.id):  # stored, it would be another name
                 raise ImportFileError('"id" holds half of a character, \\ud800 to \\udfff; expected whole ones')
@@ -250,15 +250,15 @@ def read_log(
                     SAME_ID,
                 )
         except (ImportFileError, InvalidResponse) as error:
-            why = ""
+            fault = ""
             if isinstance(error, NoLogprobs):
-                why = ZEROS if error.placeholders else NO_LOGPROBS
+                fault = ZEROS if error.placeholders else NO_LOGPROBS
             elif isinstance(error, InvalidResponse) and error.other_tokens:
-                why = OTHER_TOKENS
-            if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
+                fault = OTHER_TOKENS
+            if not fault or (form.name == LINES.name and (stated is None or fault == OTHER_TOKENS)):
                 hand_over(_error_at(path, answer, error), options.on_error, error)
             else:
-                on_left_out(answer, (answer.left_out or why) + (NOT_STATED if stated is not None else ""))
+                on_left_out(answer, (answer.left_out or fault) + (NOT_STATED if stated is not None else ""))
         else:
             location_of_id[run.id] = answer.location
             yield LineWithRun(number, record, run, "" if answer.number else answer.location, label_source)

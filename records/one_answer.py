@@ -27,9 +27,9 @@ _CERTAIN_LOGPROB = -0.05
 """Tokens above this log-probability are no sign of a repetition: a certain model gives the same number twice."""
 
 
-def more_than_one(why: str) -> str:
+def more_than_one(reason: str) -> str:
     """Returns the message about a stream that holds more than one answer."""
-    return f"the chunks are of more than one answer: {why}; expected those of one answer: score each by itself"
+    return f"the chunks are of more than one answer: {reason}; expected those of one answer: score each by itself"
 
 
 class OneAnswer:

@@ -50,19 +50,21 @@ def check_logprobs(values: object) -> NDArray[np.float32]:
     index = int(np.flatnonzero(~((logprobs <= LOGPROB_ROUNDING) & (logprobs > -np.inf)))[0])
     value = numbers[index]
     if np.isnan(value):
-        why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
+        reason = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
     elif value > 0:
-        why = (
+        reason = (
             f"is {value:g}; expected at most 0: take the logarithm if these are probabilities,"
             " the log-softmax if they are logits"
         )
     else:
         size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
-        why = (
+        reason = (
             f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
             " log-probabilities (before temperature, top-k and top-p)"
         )
-    raise InvalidResponse(f"the log-probability of token {index} (of {numbers.size}) {why}, or leave this response out")
+    raise InvalidResponse(
+        f"the log-probability of token {index} (of {numbers.size}) {reason}, or leave this response out"
+    )
 
 
 def _numbers(values: object) -> NDArray[Any]:
@@ -216,19 +218,19 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
         drawn: log-probabilities (S,) of the tokens whose alternatives were read; None if there are none.
         top: alternatives (S, k) of these tokens; None if there are none.
     """
-    why = constant_fault(logprobs, top)
-    if not why and drawn is not None and top is not None:
+    reason = constant_fault(logprobs, top)
+    if not reason and drawn is not None and top is not None:
         # If only some tokens have alternatives, a number of 0 without alternatives is a placeholder.
         has_alternatives = (top > NO_LOGPROB).any(axis=1)  # NaN counts as missing
         bare_zeros = int(np.count_nonzero(~has_alternatives & (drawn == 0)))
         if bare_zeros and has_alternatives.any():
-            why = (
+            reason = (
                 f"log-probabilities are 0 where alternatives are missing, in {bare_zeros} of {len(top)} tokens that "
                 "were looked at: speculative decoding and cached tokens are written so"
             )
-    if why:
+    if reason:
         error = NoLogprobs(
-            f"{why}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
+            f"{reason}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
             " response out"
         )
         error.placeholders = True

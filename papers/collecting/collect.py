@@ -116,7 +116,7 @@ async def collect_runs(
     if collecting.failed:
         pairs = (line.partition(": ")[::2] for line in collecting.failed)
         with atomic_write(store.path / RunStore.failures_name) as file:
-            file.write("".join(json.dumps({"run": run, "reason": why}) + "\n" for run, why in pairs).encode())
+            file.write("".join(json.dumps({"run": run, "reason": fault}) + "\n" for run, fault in pairs).encode())
     else:
         (store.path / RunStore.failures_name).unlink(missing_ok=True)
     return collecting.report()

@@ -48,8 +48,8 @@ class Exhaustive:
             fullest_action = Action.STOP if state.round >= self.rules.cycles else Action.AGAIN
         if fullest_action == decision.action or fullest_action not in legal_actions:
             return decision
-        why = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"
-        return state.make_decision(fullest_action, legal_actions, decision.scores, why)
+        reason = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"
+        return state.make_decision(fullest_action, legal_actions, decision.scores, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""

@@ -131,8 +131,8 @@ class AgentPolicy:
     def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         if state.agent in failed:
             return state.make_decision(legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
-        if why := self._mismatch_reason({state.agent: state.signals}):
-            return self._by_rule(state, legal_actions, why)
+        if fault := self._mismatch_reason({state.agent: state.signals}):
+            return self._by_rule(state, legal_actions, fault)
         other_agents = [name for name in self.team if name != state.agent and name not in failed]
         if not other_agents:
             return self._by_rule(state, legal_actions, f"the panel knows no agent to ask beside {state.agent}")
@@ -166,8 +166,8 @@ class AgentPolicy:
         }
         if unknown_agents := sorted(set(signals) - set(self.panel.agents.names)):
             return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(unknown_agents)}")
-        if why := self._mismatch_reason(heard_signals):
-            return self._by_rule(state, legal_actions, why)
+        if fault := self._mismatch_reason(heard_signals):
+            return self._by_rule(state, legal_actions, fault)
         p_right = self._p_right(
             {agent: _confidence(signals_of_agent) for agent, signals_of_agent in heard_signals.items()}, state.dimension
         )
@@ -207,8 +207,8 @@ class AgentPolicy:
             if signal is None:
                 if agent in self.panel.always_stated:
                     return f"{agent} gave no confidence, and did in training"
-            elif why := self.panel.source_mismatch(agent, signal.source):
-                return why
+            elif reason := self.panel.source_mismatch(agent, signal.source):
+                return reason
             elif (levels := self.panel.agents.stated_levels(agent)) is not None:
                 low, high = float(levels[0]), float(levels[-1])
                 width = max(high - low, MIN_SCALE_WIDTH)  # a number further away must be on another scale
@@ -232,16 +232,16 @@ class AgentPolicy:
         price = self.asks.price[agents.agent(agent), agents.dimension(dimension)]
         return float(self.lambda_ * price_part * price)
 
-    def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
+    def _by_rule(self, state: State, legal_actions: Sequence[str], fault: str) -> Decision:
         """Returns the papers' decision, and why their rule decided.
 
         Args:
             state: the state.
             legal_actions: the legal actions.
-            why: why the panel did not decide.
+            fault: why the panel did not decide.
         """
         decision = self.rules.decide(state, legal_actions)
-        reason = f"{decision.reason}; by the papers' rule: {why}"
+        reason = f"{decision.reason}; by the papers' rule: {fault}"
         return state.make_decision(decision.action, legal_actions, decision.scores, reason)
 
 
@@ -265,8 +265,8 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
     if not isinstance(inner, AgentPolicy):
         return
     for agent in agents or inner.team:
-        if why := inner.panel.source_mismatch(agent, signals.source("confidence", agent), whole=True):
-            raise ContractMismatch(f"{inner.panel.checkpoint.path}: {why}")
+        if reason := inner.panel.source_mismatch(agent, signals.source("confidence", agent), whole=True):
+            raise ContractMismatch(f"{inner.panel.checkpoint.path}: {reason}")
 
 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:

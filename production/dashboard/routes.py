@@ -85,8 +85,8 @@ async def query_log(query: Callable[[], Result], turns: asyncio.Semaphore) -> Re
             query_task.add_done_callback(partial(_end_query, turns))
             return await asyncio.shield(query_task)
     except (LogError, TimeoutError) as error:
-        why = str(error) or f"it did not answer within {PAGE_LIMIT_S:g} s"
-        _seldom(f"the dashboard could not read the score log: {why}")
+        reason = str(error) or f"it did not answer within {PAGE_LIMIT_S:g} s"
+        _seldom(f"the dashboard could not read the score log: {reason}")
         message = "the score log cannot be read now; the server's log says why"
         raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
 

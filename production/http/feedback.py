@@ -93,8 +93,8 @@ class FeedbackDesk:
         return self._log.add_labels(labels, labeller=labeller)
 
 
-def _busy(why: str) -> Refusal:
-    return Refusal(503, "log_unavailable", f"nothing was stored: {why}", {"retry-after": str(RETRY_AFTER_S)})
+def _busy(reason: str) -> Refusal:
+    return Refusal(503, "log_unavailable", f"nothing was stored: {reason}", {"retry-after": str(RETRY_AFTER_S)})
 
 
 def read_feedback(body: bytes, *, max_labels: int) -> list[FeedbackLabel]:

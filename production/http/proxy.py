@@ -604,9 +604,9 @@ class _Asking:
             async with asyncio.timeout(within_s):
                 return await self._create(agent, model=self.chooser.upstreams[agent].model)
         except (Refusal, TimeoutError) as error:
-            why = error.message if isinstance(error, Refusal) else f"no answer within {within_s:g} s"
+            reason = error.message if isinstance(error, Refusal) else f"no answer within {within_s:g} s"
             self.reason_notes.append(
-                f"{agent} began these tool calls and failed ({why}); the others are asked in its place"
+                f"{agent} began these tool calls and failed ({reason}); the others are asked in its place"
             )
             return None
 
@@ -779,7 +779,7 @@ class _Asking:
         try:
             reply = await self._send(agent, for_stream(body), deadline, streamed=True)
         except InvalidResponse as error:
-            why, pause_s = f"its stream cannot be read: {error}", UNREADABLE_STREAM_S
+            reason, pause_s = f"its stream cannot be read: {error}", UNREADABLE_STREAM_S
             chooser.unstreamed[agent] = now + pause_s  # also if there is no time left for a whole answer
         else:
             status, _, reply_headers, _ = reply
@@ -789,7 +789,7 @@ class _Asking:
             may_refuse = final and agent not in chooser.streaming
             if status not in NO_STREAM_STATUSES or not (may_refuse or _ABOUT_STREAMS.search(reply_headers)):
                 return reply
-            why = f"it answered {status} to a request for a stream"
+            reason = f"it answered {status} to a request for a stream"
         reply = await self._send_for_whole(agent, body, deadline)
         if reply[0] == 200:
             chooser.unstreamed[agent] = now + pause_s
@@ -798,9 +798,9 @@ class _Asking:
                 "%s is asked for whole answers for %g s, because %s: it may write a cancelled answer to its end",
                 agent,
                 pause_s,
-                why,
+                reason,
             )
-            self.reason_notes.append(f"{agent} was asked for a whole answer, because {why}")
+            self.reason_notes.append(f"{agent} was asked for a whole answer, because {reason}")
         return reply
 
     async def _send_for_whole(self, agent: str, body: bytes, deadline: float) -> _Reply:
@@ -896,7 +896,7 @@ class _Asking:
         all_late = all(
             name not in self.failed or self.failed[name].status == TIMED_OUT_STATUS for name in failure_by_agent
         )
-        message = "; ".join(f"{name}: {why}" for name, why in failure_by_agent.items()) or "none was asked"
+        message = "; ".join(f"{name}: {reason}" for name, reason in failure_by_agent.items()) or "none was asked"
         status = TIMED_OUT_STATUS if failure_by_agent and all_late else 502
         raise Refusal(status, "upstream_all_failed", f"no upstream answered ({message})")
 

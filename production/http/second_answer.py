@@ -153,9 +153,9 @@ class SecondAnswers:
         """
         if self._loop is None or self._draw() >= self._settings.teach_rate:
             return
-        if why := why_not_again(chat, answer):
-            self._metrics.asked_again.labels(why).inc()
-            if why == UNKNOWN_FIELD:
+        if reason := why_not_again(chat, answer):
+            self._metrics.asked_again.labels(reason).inc()
+            if reason == UNKNOWN_FIELD:
                 self._name_fields(unknown_fields(chat))
             return
         try:

@@ -206,8 +206,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await_header(self) -> None:
         """Starts the timer within which a request's header must be complete, unless it is running."""
         if self._header_timer is None:
-            why = f"closed a connection that sent no whole request header within {self._header_timeout_s:g} s"
-            self._header_timer = self.loop.call_later(self._header_timeout_s, self._drop, why)
+            reason = f"closed a connection that sent no whole request header within {self._header_timeout_s:g} s"
+            self._header_timer = self.loop.call_later(self._header_timeout_s, self._drop, reason)
 
     def _await_reader(self, unread: int) -> None:
         self._send_timer = self.loop.call_later(self._send_timeout_s, self._look_whether_read, unread)
@@ -250,8 +250,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
-    def _drop(self, why: str) -> None:
-        _seldom(why)
+    def _drop(self, reason: str) -> None:
+        _seldom(reason)
         self.connections.discard(self)  # at once: the next one that needs a place counts them
         self.transport.abort()  # an orderly close would wait for a reader that there may not be
 

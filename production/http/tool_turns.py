@@ -81,10 +81,10 @@ def turn_of(messages: list[Any], tags: Mapping[str, str]) -> Turn:
     if len(agents) == 1:
         return Turn(agents.pop())
     if len(agents) > 1:
-        why = "several agents made them"
+        reason = "several agents made them"
     else:
-        why = "they name an agent that is not here" if tags_found else "their ids name no agent"
-    return Turn(reason=f"it is not known who began these tool calls ({why}), so all may be asked")
+        reason = "they name an agent that is not here" if tags_found else "their ids name no agent"
+    return Turn(reason=f"it is not known who began these tool calls ({reason}), so all may be asked")
 
 
 def with_own_ids(body: bytes) -> bytes:

@@ -182,8 +182,8 @@ def read_meanings(
     for index, (number, meaning) in enumerate(meanings):
         record = meaning.judgement
         if meaning.is_label and record.part and len(parts_judged[record.name, record.request_id]) > 1:
-            why = "several parts of its trace were judged; say whose id the answer has (--id)"
-            meanings[index] = number, _left_out(record, why)
+            reason = "several parts of its trace were judged; say whose id the answer has (--id)"
+            meanings[index] = number, _left_out(record, reason)
     return meanings
 
 
@@ -216,8 +216,8 @@ def _meaning(judgement: LabelRecord, value_map: ValueMap, names_beyond_share: se
         return Meaning(judgement, "1 is right", value=label_value(judgement.value), is_notable=False)
     direction = judgement.direction or LabelWords(judgement.name).direction
     number = _share(judgement)
-    if judgement.type == SCORE_TYPE and (why := _contradiction(judgement, number, direction)):
-        return _left_out(judgement, why)
+    if judgement.type == SCORE_TYPE and (reason := _contradiction(judgement, number, direction)):
+        return _left_out(judgement, reason)
     if (word_value := _word_value(judgement)) is not None:
         return Meaning(judgement, "read by the words for right and wrong", value=word_value, is_notable=False)
     if any(text in UNSURE_WORDS for text in _words(judgement)):
@@ -277,8 +277,8 @@ def _by_direction(
     if number is None or judgement.type not in (YES_NO_TYPE, WORD_TYPE, SCORE_TYPE):
         return _left_out(judgement, f"these values are not known; {VALUE_MAP_HINT}")
     if direction not in (LabelWords.maximize, LabelWords.minimize):
-        why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
-        return _left_out(judgement, f"{why}; {VALUE_MAP_HINT}, such as 1=correct,0=wrong")
+        reason = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
+        return _left_out(judgement, f"{reason}; {VALUE_MAP_HINT}, such as 1=correct,0=wrong")
     if judgement.direction and LabelWords(judgement.name).direction not in ("", direction):
         return _left_out(judgement, f"their name and their direction, {direction}, contradict each other")
     source_of_direction = "as their direction says" if judgement.direction else "by the name"
@@ -298,10 +298,10 @@ def _check_map(judgement: LabelRecord, user_meaning: str) -> None:
     ):
         stated_value = number if judgement.direction == LabelWords.maximize else 1.0 - number
     if stated_value is not None and MEANINGS[user_meaning] == 1 - stated_value:
-        why = f"the direction {judgement.direction}" if word_value is None else "its own word"
+        reason = f"the direction {judgement.direction}" if word_value is None else "its own word"
         raise RecordError(
             f"the value map calls {str(judgement.word or judgement.value)[:40]!r} of {judgement.name!r} {user_meaning},"
-            f" and {why} says the opposite; expected a map for values that nothing else explains"
+            f" and {reason} says the opposite; expected a map for values that nothing else explains"
         )
 
 
@@ -348,8 +348,8 @@ def _is_share(value: object) -> bool:
     return number is not None and 0 <= number <= 1
 
 
-def _left_out(judgement: LabelRecord, why: str) -> Meaning:
-    return Meaning(judgement, f"left out, {why}", is_label=False)
+def _left_out(judgement: LabelRecord, reason: str) -> Meaning:
+    return Meaning(judgement, f"left out, {reason}", is_label=False)
 
 
 def _source_rank(judgement: LabelRecord) -> int:
@@ -636,8 +636,8 @@ def _time(value: object) -> float | None:
         raise ValueError(f"time of {len(str(seconds))} digits; {expected}") from None
     if EARLIEST_LABEL <= timestamp < LATEST_LABEL:
         return timestamp
-    why = "which lies before 2000 or after 2099"
+    reason = "which lies before 2000 or after 2099"
     if _SHEET_DAYS[0] <= timestamp <= _SHEET_DAYS[1]:
         day = (_SHEET_EPOCH + timedelta(days=timestamp)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        why = f"which looks like a spreadsheet's date ({day}, if it counts days since 1900): write it out"
-    raise ValueError(f"time {value!r}, {why}; {expected}")
+        reason = f"which looks like a spreadsheet's date ({day}, if it counts days since 1900): write it out"
+    raise ValueError(f"time {value!r}, {reason}; {expected}")

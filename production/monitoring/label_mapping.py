@@ -112,9 +112,9 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
         metaprobe_id = first_value(record, (id_path,)) if id_path else next(metaprobe_ids, None)
         request_id = product_id if metaprobe_id is None and not id_path else metaprobe_id
         state = LabelState(judged_record, *beside, harmless=preset.harmless)
-        why = state.why_not or unread
+        reason = state.why_not or unread
         if product_id is None and request_id is None:
-            why = why or preset.reason_without_id
+            reason = reason or preset.reason_without_id
         read_record = LabelRecord(
             name=_cell_text(first_value(judged_record, preset.judged)),
             request_id=_cell_text(request_id),
@@ -125,7 +125,7 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
             word=_cell_text(first_value(judged_record, preset.word)),
             direction=state.direction,
             source=source_of(_cell_text(first_value(judged_record, preset.source))) or preset.default_source,
-            why_not=why,
+            why_not=reason,
             part=_cell_text(first_value(judged_record, preset.part)),
             own_id=_cell_text(first_value(judged_record, preset.own_id)),
             overrides=_cell_text(first_value(judged_record, preset.overrides)),
@@ -222,19 +222,21 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
 
 def _typed_line(judgement: LabelRecord, record: Record) -> LabelRecord:
     filled = {key: record[key] for key in _VALUES if record.get(key) not in (None, "")}
-    why = ""
+    reason = ""
     meanings: set[float | None] = set()
     with suppress(ValueError):  # a value that cannot be read counts as a disagreement
         meanings = {label_value(value) for value in filled.values()}
     if len(filled) > 1 and len(meanings) != 1:
         filled_texts = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
-        why = f"its {filled_texts} contradict each other"
+        reason = f"its {filled_texts} contradict each other"
     elif not judgement.direction and str(judgement.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {
         ""
     }:
         name = next((str(record[key]) for key in _NAMES if LabelWords(str(record.get(key) or "")).may_be_bad), "")
         if name:
-            why = f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
+            reason = (
+                f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
+            )
     who_is_source = judgement.who.casefold() == judgement.source  # "human" is whose label it is, and nobody's name
     type_ = SCORE_TYPE if judgement.direction else PLAIN_TYPE
     return replace(
@@ -242,7 +244,7 @@ def _typed_line(judgement: LabelRecord, record: Record) -> LabelRecord:
         type=type_,
         kind="label",
         who="" if who_is_source else judgement.who,
-        why_not=judgement.why_not or why,
+        why_not=judgement.why_not or reason,
     )
 
 
@@ -259,8 +261,8 @@ def _assessments(record: Record) -> Iterator[Record]:
 def _typed_assessment(judgement: LabelRecord, record: Record) -> LabelRecord:
     source = judgement.kind or "unknown source"
     if record.get("feedback") is None:
-        why = "what should be answered is no judgement of an answer"
-        return replace(judgement, kind=f"{source} expectation", type="", why_not=why)
+        reason = "what should be answered is no judgement of an answer"
+        return replace(judgement, kind=f"{source} expectation", type="", why_not=reason)
     name_of_type = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "feedback"}
     kind = name_of_type.get(type(judgement.value), type(judgement.value).__name__)
     type_ = {"boolean": YES_NO_TYPE, "number": NUMBER_TYPE, "text": WORD_TYPE}.get(kind, "")
@@ -280,16 +282,16 @@ def _langfuse_scores(record: Record) -> Iterator[Record]:
 
 
 def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
-    type_, value, text, why = (
+    type_, value, text, reason = (
         _TYPE_OF_LANGFUSE_DATA.get(judgement.kind.upper(), ""),
         judgement.value,
         judgement.word,
         judgement.why_not,
     )
     if judgement.kind.upper() in ("TEXT", "CORRECTION"):
-        why, value = why or "a text is no label", text or value
+        reason, value = reason or "a text is no label", text or value
     elif not type_:
-        why = why or "this type is not known"
+        reason = reason or "this type is not known"
     elif type_ == WORD_TYPE:  # its value is a category's number, in newer exports the category
         value = text or (value if isinstance(value, str) and not _is_number(value) else None)
     elif (
@@ -297,8 +299,8 @@ def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
         and text
         and text.casefold() != str(str(value).casefold() in ("1", "1.0", "true")).casefold()
     ):
-        why = why or f"its value {value!r} and its text {text[:20]!r} contradict each other"
-    return replace(judgement, type=type_, value=value, word="", kind=judgement.kind or "untyped", why_not=why)
+        reason = reason or f"its value {value!r} and its text {text[:20]!r} contradict each other"
+    return replace(judgement, type=type_, value=value, word="", kind=judgement.kind or "untyped", why_not=reason)
 
 
 def _is_number(text: str) -> bool:
@@ -346,12 +348,12 @@ def _results(record: Record) -> Iterator[Record]:
 def _typed_result(judgement: LabelRecord, record: Record) -> LabelRecord:
     item, passed = record["item"], record["passed"]
     status = str(item.get("status") or "")
-    why = "" if status in ("pass", "fail") else f"the item's status is {status!r}"
-    why = why or LabelState(item, harmless=("status",)).why_not or judgement.why_not
+    reason = "" if status in ("pass", "fail") else f"the item's status is {status!r}"
+    reason = reason or LabelState(item, harmless=("status",)).why_not or judgement.why_not
     if not isinstance(passed, bool) and passed not in (0, 1):
-        why = why or "it neither passed nor failed"
+        reason = reason or "it neither passed nor failed"
     source = _SOURCE_OF_GRADER.get(judgement.kind, JUDGE)
-    return replace(judgement, kind=judgement.kind or "grader", who="openai-evals", source=source, why_not=why)
+    return replace(judgement, kind=judgement.kind or "grader", who="openai-evals", source=source, why_not=reason)
 
 
 PRESETS = (

@@ -192,8 +192,8 @@ def _logged_answers(
         raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")
     if _is_invalid(sample):
         invalidation = sample.get("invalidation")
-        why = text_or_empty(invalidation.get("reason"))[:60] if isinstance(invalidation, Mapping) else ""
-        raise NoAnswer(f"the sample was invalidated{f' ({why})' if why else ''}")
+        reason = text_or_empty(invalidation.get("reason"))[:60] if isinstance(invalidation, Mapping) else ""
+        raise NoAnswer(f"the sample was invalidated{f' ({reason})' if reason else ''}")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
         raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
@@ -281,8 +281,8 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
                 continue  # a text, or a sample that was not scored
             key = f"{scorer}/{name}" if has_several else str(scorer)
             scores[key] = number
-            if why := _why_unscored(str(scorer), score_fields):
-                failed[key] = why
+            if reason := _why_unscored(str(scorer), score_fields):
+                failed[key] = reason
             if score_for_correct is None and not has_several and isinstance(single_value, bool | str):
                 # One of Inspect's grades says right or wrong, and so does a yes under a name for what is good.
                 is_good_if_true = LabelWords(str(scorer)).direction == MAXIMIZE
@@ -306,8 +306,8 @@ def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
     if reason not in _JUDGED:
         return f"its scorer failed ({reason[:40]})"
     state_fields = {key: value for key, value in score.items() if key not in ("value", "reason", "metadata", "history")}
-    if why := LabelState(state_fields, inner).why_not:
-        return f"its scorer failed ({why})"
+    if fault := LabelState(state_fields, inner).why_not:
+        return f"its scorer failed ({fault})"
     if _UNGRADED.match(explanation) or (scorer in _GRADERS and explanation and not _GRADED.search(explanation)):
         return "its grader gave no grade"
     return ""
