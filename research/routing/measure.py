@@ -283,7 +283,7 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int, *, controls: bool =
     def plan(budget: float) -> AtBudget:
         one = curves.plan(budget=max(budget, curves.least))
         came = _mix(play(one.first), play(one.second), one.share)
-        return AtBudget(one.first.way, came, one.cost, fitted.spent(one))
+        return AtBudget(one.first.name, came, one.cost, fitted.spent(one))
 
     def stream(budget: float, questions: int) -> tuple[Came, BudgetController]:
         control, rng = BudgetController(budget, curves.least), np.random.default_rng(seed)
