@@ -64,12 +64,12 @@ def study() -> Study:
 
 
 def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:
-    table, places = study.evidence.table, study.fits.places[LADDER]
+    table, rank_shares = study.evidence.table, study.fits.rank_shares[LADDER]
     exported = np.linspace(0.2, 0.8, 101)
-    points = {p.rate: p for p in flag_points(table, places, exported)}
+    points = {p.rate: p for p in flag_points(table, rank_shares, exported)}
     assert list(points) == pytest.approx(np.arange(1, 20) / 20)
     one = points[0.3]
-    flagged = places <= np.quantile(places, 0.3)
+    flagged = rank_shares <= np.quantile(rank_shares, 0.3)
     assert one.caught.estimate == pytest.approx(flagged[table.y == 0].mean(), abs=0.01)
     assert one.cost.estimate == pytest.approx(flagged[table.y == 1].mean(), abs=0.01)
     assert one.caught.estimate > one.cost.estimate + 0.2
@@ -78,10 +78,10 @@ def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:
     assert (exported < one.threshold).mean() == pytest.approx(0.3, abs=0.011)  # of the exported model's own scores
 
 
-def test_a_place_is_a_share_in_the_order_of_the_scores() -> None:
+def test_rank_shares_follow_the_order_of_the_scores() -> None:
     scores = np.array([-np.inf, 0.0, 0.5, 1.0, 1.5, 1.6, 1.6, 3.0, 4.0, np.inf])
-    places = share_below(np.array([3.0, 1.0, 2.0]), scores)
-    assert places.tolist() == pytest.approx(
+    rank_shares = share_below(np.array([3.0, 1.0, 2.0]), scores)
+    assert rank_shares.tolist() == pytest.approx(
         [1 / 24, 3 / 24, 5 / 24, 6 / 24, 7 / 24, 10 / 24, 10 / 24, 18 / 24, 19.5 / 24, 22.5 / 24]
     )
     many = share_below(np.random.default_rng(0).normal(size=60), np.random.default_rng(1).normal(size=240))
@@ -104,14 +104,14 @@ def few_wrong_groups(groups: int, seed: int) -> Evidence:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_where_few_groups_hold_the_wrong_answers_a_rate_catches_what_it_says(seed: int) -> None:
-    """Counted by the place within a fold, a rate of 10 % caught 44 % of the wrong answers, and 24 % of new ones."""
+    """Counted by the rank within a fold, a rate of 10 % caught 44 % of the wrong answers, and 24 % of new ones."""
     known, new = few_wrong_groups(40, seed), few_wrong_groups(400, 100 + seed)
     table = known.table
-    places = crossfit(known, [USUAL_LADDER]).places[LADDER]
+    rank_shares = crossfit(known, [USUAL_LADDER]).rank_shares[LADDER]
     roles = final_roles(table.groups.tolist(), table.y)
     head = fit_probability(known.sample(), roles)
     scores, wrong = head.value(new.features), new.table.y == 0
-    points = flag_points(table, places, head.value(known.features))
+    points = flag_points(table, rank_shares, head.value(known.features))
     assert all(p.caught.estimate <= p.rate / (1 - table.y.mean()) + 0.02 for p in points), "more than were flagged"
     assert [p.caught.estimate for p in points] == sorted(p.caught.estimate for p in points)
     for at in points[:4]:
@@ -119,10 +119,10 @@ def test_where_few_groups_hold_the_wrong_answers_a_rate_catches_what_it_says(see
 
 
 def test_a_threshold_knows_no_labels_and_too_few_answers_give_no_curve(study: Study) -> None:
-    table, places = study.evidence.table, study.fits.places[LADDER]
+    table, rank_shares = study.evidence.table, study.fits.rank_shares[LADDER]
     exported = np.random.default_rng(0).uniform(size=80)
     turned = dataclasses.replace(table, y=1 - table.y)
-    thresholds = [[p.threshold for p in flag_points(of, places, exported)] for of in (table, turned)]
+    thresholds = [[p.threshold for p in flag_points(of, rank_shares, exported)] for of in (table, turned)]
     assert thresholds[0] == thresholds[1]
     assert thresholds[0] == sorted(thresholds[0])
 

@@ -159,9 +159,9 @@ class Rescaled:
     """Probability of each answer (n,), by a fit on the other folds."""
     fold: NDArray[np.int64]
     """Fold that each answer was left out of (n,)."""
-    places: Floats
-    """Place of each answer (n,): share of the other folds' representative answers that this fit scores lower. It is not
-    needed for answers of one run, whose order does not change.
+    rank_shares: Floats
+    """Rank share of each answer (n,): share of the other folds' representative answers that this fit scores lower. For
+    answers of one run the rank shares are not needed, because the order of the answers does not change.
     """
     representative: NDArray[np.bool_]
     """Whether each answer (n,) belongs to the sample that represents all answers. Thresholds and figures are computed
@@ -237,8 +237,8 @@ class Rescaled:
         representative_rows = self.representative
         scores = log_odds_of(self.held_out) if self.reordered else self.log_odds
         rows, exported = np.arange(int(representative_rows.sum())), sigmoid(self.log_odds)
-        places = (
-            self.places[representative_rows]
+        rank_shares = (
+            self.rank_shares[representative_rows]
             if self.reordered
             else share_below(exported[representative_rows], exported[representative_rows])
         )
@@ -249,7 +249,7 @@ class Rescaled:
             Platt(1.0, 0.0),
             exported[representative_rows],
             self.held_out[representative_rows],
-            places,
+            rank_shares,
         )
 
 
@@ -305,7 +305,7 @@ def rescale(
     fold_parts = list(group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed))
 
     def fit_map(bend: Bend | None) -> Rescaled:
-        held_out, places, fold = np.full(len(y), np.nan), np.full(len(y), np.nan), np.zeros(len(y), dtype=np.int64)
+        held_out, rank_shares, fold = np.full(len(y), np.nan), np.full(len(y), np.nan), np.zeros(len(y), dtype=np.int64)
         columns = before[:, None] if bend is None else bend.columns(before)
         terms = np.empty((len(y), 0)) if beside is None else beside.values
         design = np.column_stack([columns, terms])
@@ -314,9 +314,13 @@ def rescale(
             logit = design @ fold_fit.weights + fold_fit.rates.of(runs)
             held_out[part], fold[part] = sigmoid(logit[part]), fold_index
             representative_rest = rest[is_representative[rest]]
-            places[part] = share_below(logit[representative_rest if len(representative_rest) else rest], logit[part])
+            rank_shares[part] = share_below(
+                logit[representative_rest if len(representative_rest) else rest], logit[part]
+            )
         final_fit = fit_scale(columns, y, runs, scales=scales, mean_sd=mean_sd, beside=terms)
-        return Rescaled(name, table, runs, before, final_fit, held_out, fold, places, is_representative, bend, beside)
+        return Rescaled(
+            name, table, runs, before, final_fit, held_out, fold, rank_shares, is_representative, bend, beside
+        )
 
     straight = fit_map(None)
     if not may_bend or len(y) < MIN_BEND_LABELS or beside is not None:

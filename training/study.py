@@ -86,8 +86,8 @@ class CrossFit:
     """Maps each method on hidden states to its probe of every fold."""
     joined: Mapping[str, tuple[JoinedFit, ...]] = field(default_factory=dict)
     """Maps each method that joins others to its joined parts of every fold."""
-    places: Mapping[str, Scores] = field(default_factory=dict)
-    """Maps the name of a method to the place (n,) of each answer's score among the calibration answers of its fold
+    rank_shares: Mapping[str, Scores] = field(default_factory=dict)
+    """Maps the name of a method to the rank share (n,) of each answer's score among the calibration answers of its fold
     (`share_below`).
     """
     best_learned: tuple[str, ...] = ()
@@ -349,7 +349,7 @@ def crossfit(
     columns += [(method.name, method.family) for method in methods if isinstance(method, Blend)]
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
-    places = {name: np.full(n, np.nan) for name, _ in columns}
+    rank_shares = {name: np.full(n, np.nan) for name, _ in columns}
     selection_aurocs: dict[str, list[float]] = {method.name: [] for method in methods}
     ordering_numbers: dict[str, list[str]] = {}
     probes: dict[str, list[LinearProbe]] = {}
@@ -406,7 +406,7 @@ def crossfit(
             logits[BEST_BASELINE] = logits[best_control]
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
-            places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
+            rank_shares[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
     # If one number orders the answers in every fold, the method ranks answers by that number.
     number_of_method = {
         name: fold_numbers[0]
@@ -435,7 +435,7 @@ def crossfit(
         roles=splits,
         probes={name: tuple(fitted_of_folds) for name, fitted_of_folds in probes.items()},
         joined={name: tuple(fitted_of_folds) for name, fitted_of_folds in joined.items()},
-        places=places,
+        rank_shares=rank_shares,
         best_learned=tuple(chosen_learned),
         best_implicit=tuple(chosen_implicit),
         same_order=distinct_controls(table).same_order,

@@ -224,10 +224,10 @@ RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 def share_below(seen: Floats, scores: Floats) -> Floats:
-    """Returns the place of each score (n,) among the scores `seen` (m,): the share of `seen` that is lower, in [0, 1].
+    """Returns the rank share of each score (n,): the share of the scores `seen` (m,) that is lower, in [0, 1].
 
     Scores between two neighbours of `seen` are spread over that gap in their own order, so that a share of them can be
-    flagged. Equal scores have the same place.
+    flagged. Equal scores have the same rank share.
     """
     ordered, ordered_scores, m = np.sort(seen), np.sort(scores), len(seen)
     below, upto = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
@@ -242,33 +242,33 @@ def share_below(seen: Floats, scores: Floats) -> Floats:
     return shares
 
 
-def flag_lowest(places: Floats, share: float) -> NDArray[np.bool_]:
-    """Returns which answers (n,) have the lowest places: about this share of them, because equal places stay together.
+def flag_lowest(rank_shares: Floats, share: float) -> NDArray[np.bool_]:
+    """Returns which answers (n,) have the lowest rank shares: about `share` of the answers.
 
-    A place is counted within a fold. If one fold holds most of the wrong answers, more of its answers have low places,
-    and `places < share` would select more than the share.
+    Equal rank shares stay together. A rank share is counted within a fold. If one fold holds most of the wrong answers,
+    more of its answers have low rank shares, and `rank_shares < share` would select more than the share.
     """
-    cut = match_share(places, 1 - share)
-    result: NDArray[np.bool_] = np.full(len(places), share >= 1) if cut is None else places < cut
+    cut = match_share(rank_shares, 1 - share)
+    result: NDArray[np.bool_] = np.full(len(rank_shares), share >= 1) if cut is None else rank_shares < cut
     return result
 
 
-def flag_points(table: AnswerTable, places: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
+def flag_points(table: AnswerTable, rank_shares: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
     """Returns for each of `RATES` the exported model's threshold, and the shares of wrong and right answers it flags.
 
     No label influences a threshold.
 
     Args:
         table: the n answers, right and wrong ones.
-        places: place (n,) of each held-out answer among the calibration answers of its fold (`share_below`). The
-            answers with the lowest places are flagged.
+        rank_shares: rank share (n,) of each held-out answer among the calibration answers of its fold
+            (`share_below`). The answers with the lowest rank shares are flagged.
         exported: probabilities of the exported model, from which the thresholds are taken.
         seed: seed of the bootstrap.
     """
     points, weights = [], cluster_weights(table.groups.tolist(), seed=seed)
     for rate in RATES:
         threshold = match_share(exported, 1 - rate)
-        if threshold is not None and (shares := measure_shares(table, flag_lowest(places, rate), weights)):
+        if threshold is not None and (shares := measure_shares(table, flag_lowest(rank_shares, rate), weights)):
             points.append(FlagPoint(rate, threshold, *shares[1:]))
     return tuple(points)
 
@@ -338,11 +338,12 @@ class ScoredAnswers:
     """Probabilities of the exported model. The share of them below a threshold is the share that it flags."""
     held_out: Floats
     """Probability of each answer (n,) from the folds."""
-    places: Floats
-    """Place (n,) of each held-out answer: share of its fold's calibration answers that the fold's model scores lower.
+    rank_shares: Floats
+    """Rank share (n,) of each held-out answer: share of its fold's calibration answers that the fold's model scores
+    lower.
 
     The models of two folds may give all answers 0.58 and 0.60. The exported model's threshold of 0.59 would then flag
-    all answers of one fold and none of the other. So places are compared with the share that a threshold flags.
+    all answers of one fold and none of the other. So rank shares are compared with the share that a threshold flags.
     """
 
     @classmethod
@@ -353,7 +354,7 @@ class ScoredAnswers:
         scores: Floats,
         calibrator: Calibrator,
         held_out: Floats,
-        places: Floats,
+        rank_shares: Floats,
         *,
         few_weights: bool = False,
     ) -> Self:
@@ -365,18 +366,18 @@ class ScoredAnswers:
             scores: raw scores (n,) of the exported model.
             calibrator: maps raw scores to probabilities.
             held_out: probability of each answer (n,) from the folds.
-            places: place of each answer (n,) from the folds.
+            rank_shares: rank share of each answer (n,) from the folds.
             few_weights: whether the model has so few weights that scores of its training answers are spread like those
                 of new answers. The share below a threshold is then counted on all answers, not only on `rows`. For 300
                 answers and a threshold for 40 %, the flagged share of new answers is then off by 3 points instead of 8
                 (root mean square of 20 draws of noise).
         """
         exported = calibrator.probability(scores if few_weights else scores[rows])
-        return cls(table, rows, scores, calibrator, exported, held_out, places)
+        return cls(table, rows, scores, calibrator, exported, held_out, rank_shares)
 
     def flagged(self, threshold: float) -> NDArray[np.bool_]:
         """Returns which held-out answers are flagged (n,): as many as the exported model flags."""
-        return flag_lowest(self.places, float((self.exported < threshold).mean()))
+        return flag_lowest(self.rank_shares, float((self.exported < threshold).mean()))
 
     @property
     def expected_wrong(self) -> float:
@@ -398,7 +399,7 @@ def flagging_of(answers: ScoredAnswers, options: FlagOptions, *, seed: int = 0) 
     if why_too_few:
         stored = StoredFlags(lacking=f"; no threshold `flag`: {why_too_few}")
     else:
-        points = flag_points(table, answers.places, answers.exported, seed=seed)
+        points = flag_points(table, answers.rank_shares, answers.exported, seed=seed)
         promises = promises_of(answers, seed=seed)
         accept_threshold = next(
             (promise.threshold for promise in promises if (promise.option, promise.value) == ("risk", ERROR)), None
@@ -445,7 +446,7 @@ def flagging_without_labels(answers: ScoredAnswers, given_options: FlagOptions, 
             )
         stored, default_options = StoredFlags(lacking=f"; no threshold `flag`: {why_too_few}"), USUAL_FLAGS
     else:
-        stored = StoredFlags(flagging=flag_points(table, answers.places, answers.exported, seed=seed))
+        stored = StoredFlags(flagging=flag_points(table, answers.rank_shares, answers.exported, seed=seed))
         default_options = FlagOptions(flag_rate=USUAL_RATE)
     options = given_options if given_options.flags else default_options
     return with_flag(stored, threshold_of(stored, options), options, answers, answers.expected_wrong, seed=seed)

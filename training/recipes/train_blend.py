@@ -87,7 +87,7 @@ def write_blend(
     calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed, calibrators_of(method))
     assert isinstance(calibrator, Platt)
     fitted = FittedBlend.of(joined, calibrator)
-    held_out = study.fits[method.name].probability, study.fits.places[method.name]
+    held_out = study.fits[method.name].probability, study.fits.rank_shares[method.name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     inputs = inputs_of(joined, evidence)
     # Every second row gets gaps, so that golden rows test sets of inputs too.

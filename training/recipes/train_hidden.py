@@ -77,7 +77,7 @@ def write_hidden(
     scores = probe.score_of(hidden)
     unseen = unseen_probe_scores(probe, states, table.y, table.groups.tolist(), roles, seed=seed)
     calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed)
-    held_out = study.fits[name].probability, study.fits.places[name]
+    held_out = study.fits[name].probability, study.fits.rank_shares[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     # Write the checkpoint.
     is_before = probe.position == "prompt_last"

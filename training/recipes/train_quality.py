@@ -793,10 +793,10 @@ class _Heads:
         # Thresholds. A threshold of these runs says nothing of new tasks.
         if not ladder.new_tasks:
             scores, rows = head.scorer.score_of(X, runs), roles.calibration  # with the base rates of the runs
-            places = fits.places[ladder.name]
+            rank_shares = fits.rank_shares[ladder.name]
             has_few_weights = head.scorer.trees is None
             answers = ScoredAnswers.of(
-                table, rows, scores, head.calibrator, held_out, places, few_weights=has_few_weights
+                table, rows, scores, head.calibrator, held_out, rank_shares, few_weights=has_few_weights
             )
             if target == CRITICAL:
                 self.thresholds |= critical_thresholds(answers, seed=seed)

@@ -409,7 +409,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
     stored = NO_FLAGS
     if not texts.learnable_levels:
-        held_out, fitted = (fits[method.name].probability, fits.places[method.name]), head.steps[0]
+        held_out, fitted = (fits[method.name].probability, fits.rank_shares[method.name]), head.steps[0]
         answers = ScoredAnswers.of(table, roles.calibration, fitted.scores, fitted.calibrator, *held_out)
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
