@@ -49,12 +49,13 @@ MAX_LEARNED_ANSWERS = 64
 """Most answers to one question that are learned from."""
 RATE_PRIOR_ANSWERS = 5.0
 """Weight of an agent's rate over all dimensions against its rate on one dimension, in answers."""
-EXCLUSIVE = 0.02
+MAX_SEVERAL_RIGHT_SHARE = 0.02
 """Largest share of questions with two different right answers for which the classes count as exclusive."""
-USUAL = 0.5
+MIN_SIGNAL_SHARE = 0.5
 """Least share of one agent's answers that must have a signal for the signal to be used."""
-MIN_CARRIED = 20
-"""Fewest answers of this agent that must have the signal. From fewer, neither its scale nor its weight can be learned.
+MIN_SIGNAL_ANSWERS = 20
+"""Fewest answers of one agent that must have a signal for the signal to be used. From fewer answers, neither the scale
+nor the weight of the signal can be learned.
 """
 
 
@@ -130,76 +131,97 @@ class Panels:
     def exclusive(self) -> bool:
         """Whether at most one class of a question is right, with few exceptions."""
         right = right_classes(self.answer_class, self.present, self.right)
-        return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
+        return bool((right.sum(axis=1) > 1).mean() <= MAX_SEVERAL_RIGHT_SHARE)
 
-    def answers(self, agents: AgentProfiles, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
+    def answers(self, profiles: AgentProfiles, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
         """Returns the answers in the form that the models read, scaled by the agents' quantiles.
 
-        `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of the panels themselves.
+        Args:
+            profiles: rates and quantiles of the agents.
+            agent: column in `profiles` of each answer's agent (n, K); by default the agent's index in these panels.
+            dimension: index in `profiles` of each question's dimension (n,); by default its index in these panels.
         """
         agent = self.agent if agent is None else agent
-        signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in agents.signals]]
-        rows = zip(signals.reshape(agent.size, len(agents.signals)).tolist(), agent.ravel().tolist(), strict=True)
+        signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in profiles.signals]]
+        rows = zip(signals.reshape(agent.size, len(profiles.signals)).tolist(), agent.ravel().tolist(), strict=True)
         return Answers(
             answer_class=self.answer_class,
             agent=agent,
             dimension=self.dimension if dimension is None else dimension,
-            scaled=np.array([agents.scaled(row, agent_column) for row, agent_column in rows]).reshape(signals.shape),
+            scaled=np.array([profiles.scaled(row, agent_index) for row, agent_index in rows]).reshape(signals.shape),
             present=self.present,
         )
 
 
-def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
-    """Returns for each class (n, c) whether it is right: the majority of its labelled answers. 0 without any."""
-    c = max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 1)
-    member = (form[:, None, :] == np.arange(c)[:, None]) & (present & np.isfinite(right))[:, None, :]
+def right_classes(answer_class: Ints, present: Mask, right: Floats) -> Floats:
+    """Returns for each class (n, c) whether it is right, 1 or 0, by the majority of its labelled answers.
+
+    A class without labelled answers is 0.
+
+    Args:
+        answer_class: class of each answer (n, K).
+        present: whether each answer exists (n, K).
+        right: whether each answer is right (n, K); NaN for no label.
+    """
+    c = max(int(answer_class.max(initial=UNREADABLE_CLASS)) + 1, 1)
+    member = (answer_class[:, None, :] == np.arange(c)[:, None]) & (present & np.isfinite(right))[:, None, :]
     sums = (member * np.nan_to_num(right)[:, None, :]).sum(axis=2)
     return np.asarray((sums > member.sum(axis=2) / 2).astype(np.float64))
 
 
 def agents_in(data: Panels) -> AgentProfiles:
-    """Returns the agents of these questions: their rates on each dimension, and the scale of every signal."""
-    A, D, is_labelled = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
-    usual = [name for name, share in zip(ANSWER_SIGNALS, _carried(data).max(axis=0), strict=True) if share >= USUAL]
-    dimension = np.broadcast_to(data.dimension[:, None], is_labelled.shape)[is_labelled]
-    effects = fit_effects(data.agent[is_labelled], dimension, data.score[is_labelled], (A, D))
+    """Returns the profiles of the agents: their rates on each dimension, and the quantiles of every signal."""
+    A, D, has_score = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
+    signal_names = [
+        name
+        for name, share in zip(ANSWER_SIGNALS, _signal_shares(data).max(axis=0), strict=True)
+        if share >= MIN_SIGNAL_SHARE
+    ]
+    dimension = np.broadcast_to(data.dimension[:, None], has_score.shape)[has_score]
+    effects = fit_effects(data.agent[has_score], dimension, data.score[has_score], (A, D))
     rate = 1 / (1 + np.exp(-effects.intercept))
     rate = np.clip(rate, 0.02, 0.98)
-    levels = np.full((A + 1, len(usual), QUANTILE_COUNT), np.nan)
-    for s, name in enumerate(usual):
+    levels = np.full((A + 1, len(signal_names), QUANTILE_COUNT), np.nan)
+    for s, name in enumerate(signal_names):
         values = data.signals[..., ANSWER_SIGNALS.index(name)]
         for a in range(A):
             levels[a, s] = quantiles(values[data.present & (data.agent == a)])
         levels[A, s] = quantiles(values[data.present])
-    leading = next((name for name in (STATED, "mean") if name in usual), "")
-    return AgentProfiles(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
+    leading = next((name for name in (STATED, "mean") if name in signal_names), "")
+    return AgentProfiles(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(signal_names), levels, leading)
 
 
-def _carried(data: Panels) -> Floats:
+def _signal_shares(data: Panels) -> Floats:
     """Returns the share of each agent's answers that have each signal, (A, len(ANSWER_SIGNALS)), among readable
-    answers; 0 if fewer than `MIN_CARRIED` have it.
+    answers; 0 if fewer than `MIN_SIGNAL_ANSWERS` have it.
     """
     readable = data.present & (data.answer_class >= 0)
-    rows = []
+    shares_of_agents = []
     for agent in range(len(data.agents)):
         is_finite = np.isfinite(data.signals[readable & (data.agent == agent)])
-        have = is_finite.sum(axis=0)
-        rows.append(np.where(have >= MIN_CARRIED, have / max(len(is_finite), 1), 0.0))
-    return np.array(rows)
+        counts = is_finite.sum(axis=0)
+        shares_of_agents.append(np.where(counts >= MIN_SIGNAL_ANSWERS, counts / max(len(is_finite), 1), 0.0))
+    return np.array(shares_of_agents)
 
 
 def signals_left_out(data: Panels) -> dict[str, float]:
-    """Returns kind of signal -> share of all answers that have it, for kinds that are not used: some answers have the
-    signal, but no agent reaches `USUAL` and `MIN_CARRIED`.
+    """Maps each kind of signal that is not used to the share of all answers that have the signal.
+
+    A kind is not used if some answers have the signal, but no agent reaches `MIN_SIGNAL_SHARE` and
+    `MIN_SIGNAL_ANSWERS`.
     """
-    readable, most = data.present & (data.answer_class >= 0), _carried(data).max(axis=0)
+    readable, most_of_agent = data.present & (data.answer_class >= 0), _signal_shares(data).max(axis=0)
     shares = np.isfinite(data.signals[readable]).mean(axis=0) if readable.any() else np.zeros(len(ANSWER_SIGNALS))
-    learned = {signal_kind(name) for name, of_one in zip(ANSWER_SIGNALS, most, strict=True) if of_one >= USUAL}
-    found: dict[str, float] = {}
+    learned_kinds = {
+        signal_kind(name)
+        for name, most_share in zip(ANSWER_SIGNALS, most_of_agent, strict=True)
+        if most_share >= MIN_SIGNAL_SHARE
+    }
+    left_out: dict[str, float] = {}
     for name, share in zip(ANSWER_SIGNALS, shares.tolist(), strict=True):
-        if share > 0 and (kind := signal_kind(name)) not in learned:
-            found[kind] = max(found.get(kind, 0.0), share)
-    return found
+        if share > 0 and (kind := signal_kind(name)) not in learned_kinds:
+            left_out[kind] = max(left_out.get(kind, 0.0), share)
+    return left_out
 
 
 def panels_at(
@@ -251,17 +273,17 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
     """
     runs = list(runs)
     by_item: dict[tuple[str, str], tuple[Item, list[tuple[Run, Call]]]] = {}
-    stages: dict[str, int] = {}
+    answers_of_stage: dict[str, int] = {}
     for run in runs:
         for call in run.calls:
             if run.label("correct", call.id) is None or (stage is not None and call.stage != stage):
                 continue
-            stages[call.stage] = stages.get(call.stage, 0) + 1
+            answers_of_stage[call.stage] = answers_of_stage.get(call.stage, 0) + 1
             by_item.setdefault((run.item.task, run.item.id), (run.item, []))[1].append((run, call))
-    if len(stages) > 1:
+    if len(answers_of_stage) > 1:
         raise RecordError(
-            f"answers of the stages {', '.join(sorted(stages))} are labelled: name the one whose answers are samples "
-            "(`--sampled STAGE`)"
+            f"answers of the stages {', '.join(sorted(answers_of_stage))} are labelled: name the one whose answers are "
+            "samples (`--sampled STAGE`)"
         )
     panels = [(item, calls) for item, calls in by_item.values() if len(calls) > 1]
     if not panels:
@@ -275,18 +297,20 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
             "in one: give stores of one kind of question"
         )
     groups, note = join_groups([group_of(item) for item, _ in panels], [item.question for item, _ in panels])
-    calls = [call for _, many in panels for _, call in many]
+    calls = [call for _, item_calls in panels for _, call in item_calls]
     rows = []
-    for (item, many), group in zip(panels, groups.tolist(), strict=True):
+    for (item, item_calls), group in zip(panels, groups.tolist(), strict=True):
         answers = []
-        for run, call in many[:MAX_LEARNED_ANSWERS]:
+        for run, call in item_calls[:MAX_LEARNED_ANSWERS]:
             tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
             label, read_answer = run.label("correct", call.id), read_of_run(run, call, score_by)
             answers.append(_labelled_answer(item, item.check, read_answer, label, call.cost_usd, tokens))
         rows.append(_LabelledPanel(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
-    note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MAX_LEARNED_ANSWERS for _, many in panels))]))
-    return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
+    note = "; ".join(
+        filter(None, [note, _note_on_capped(sum(len(item_calls) > MAX_LEARNED_ANSWERS for _, item_calls in panels))])
+    )
+    return _panels_as_arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
 def panels_of_outcomes(
@@ -304,8 +328,8 @@ def panels_of_outcomes(
     """
     if not logged and any(question.propensities for question in questions):
         raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
-    chosen = choose_reading([_labelled(question) for question in questions]) if same is None else None
-    same = chosen.same if chosen is not None else same or EXACT
+    reading = choose_reading([_labelled(question) for question in questions]) if same is None else None
+    same = reading.same if reading is not None else same or EXACT
     rows = []
     for question in questions:
         item, answers = item_of(question.question, same), []
@@ -325,8 +349,8 @@ def panels_of_outcomes(
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
-    data = _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
-    return replace(data, reading=chosen, sources=sources_of(questions, data.agents))
+    data = _panels_as_arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
+    return replace(data, reading=reading, sources=sources_of(questions, data.agents))
 
 
 def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
@@ -349,16 +373,17 @@ def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> 
     sources = {}
     for name in agents:
         outcomes = [q.agents[name] for q in questions if name in q.agents]
-        named_sources = {outcome.confidence_source for outcome in outcomes if outcome.confidence is not None}
-        whole = max(named_sources, key=len, default="")
-        usual = {""} if is_from(whole, "") else set()  # a line that names no source is taken for a stated one
-        if strangers := named_sources - {whole, *whole.split("+", 1)} - usual:
+        sources_found = {outcome.confidence_source for outcome in outcomes if outcome.confidence is not None}
+        joined_source = max(sources_found, key=len, default="")
+        # A line that names no source is taken for a stated one.
+        assumed_sources = {""} if is_from(joined_source, "") else set()
+        if sources_beside := sources_found - {joined_source, *joined_source.split("+", 1)} - assumed_sources:
             raise RecordError(
-                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a panel learns from one "
-                "source; give the outcomes of one, or leave the confidences of the others out"
+                f"confidences of {name} are from {joined_source!r} and from {sorted(sources_beside)}: a panel learns "
+                "from one source; give the outcomes of one, or leave the confidences of the others out"
             )
-        if whole:
-            sources[name] = whole
+        if joined_source:
+            sources[name] = joined_source
     return sources
 
 
@@ -374,16 +399,16 @@ class _Answer:
     """Cost of the answer in US dollars; None if it is not known."""
     tokens: tuple[float | None, float | None]
     """Number of tokens of the prompt and of the answer; None where they are not known."""
-    calls: bool = False
-    """Whether it is a tool call."""
+    is_tool_call: bool = False
+    """Whether the answer is a tool call."""
     literal: Hashable | None = None
     """The answer letter for letter; None if it cannot be read."""
-    states: bool = False
+    states_confidence: bool = False
     """Whether the agent itself stated a confidence."""
 
     @property
     def right(self) -> float | None:
-        """Whether its score is above a half, 0 or 1."""
+        """Whether the score of the answer is above a half, 0 or 1; None if the score is not known."""
         return None if self.score is None else float(self.score > 0.5)
 
 
@@ -404,11 +429,22 @@ def _labelled_answer(
     cost: float | None = None,
     tokens: tuple[float | None, float | None] = (None, None),
 ) -> _Answer:
-    """Returns an answer with its score. One that did not end by itself cannot be read."""
+    """Returns an answer with its score.
+
+    An answer that did not end by itself has no form.
+
+    Args:
+        item: the question, by whose check answers are read.
+        same: rule by which two answers are the same.
+        answer: the answer.
+        score: score of the answer in [0, 1]; None if it is not known.
+        cost: cost of the answer in US dollars; None if it is not known.
+        tokens: number of tokens of the prompt and of the answer; None where they are not known.
+    """
     form, _ = comparable_form(answer, item, same)
     literal = None if form is None else literal_form(answer)
-    signals, states = signals_in(answer, ANSWER_SIGNALS), answer.stated_source == STATED_BY_MODEL
-    return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states)
+    signals, states_confidence = signals_in(answer, ANSWER_SIGNALS), answer.stated_source == STATED_BY_MODEL
+    return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states_confidence)
 
 
 def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
@@ -422,8 +458,8 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
     with BadFile.reading(path) as bad_lines:
         questions = questions_in_file(path, score_by, bad_lines)
     for name, question in questions.items():
-        bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
-        unreadable = unreadable or next(iter(bad), "")
+        unreadable_answers = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
+        unreadable = unreadable or next(iter(unreadable_answers), "")
         labelled_answers = [
             (answer, label)
             for answer, label in zip(question.answers, question.labels, strict=True)
@@ -433,10 +469,10 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         if len(labelled_answers) > 1:
             labelled[name] = question, labelled_answers
     if not labelled:
-        why = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
+        first_unreadable = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
         raise RecordError(
             f"no question of {path} has two labelled answers that can be read; expected lines that share a question_id,"
-            f' each with "labels": {{"correct": 0 or 1}}{why}'
+            f' each with "labels": {{"correct": 0 or 1}}{first_unreadable}'
         )
     groups, note = join_groups(
         [question.group or name for name, (question, _) in labelled.items()],
@@ -446,8 +482,8 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         LabelledQuestion(question.question, group, *zip(*labelled_answers[:MAX_LEARNED_ANSWERS], strict=True))
         for (question, labelled_answers), group in zip(labelled.values(), groups.tolist(), strict=True)
     ]
-    chosen = choose_reading(labelled_questions) if same is None else None
-    same = chosen.same if chosen is not None else same or EXACT
+    reading = choose_reading(labelled_questions) if same is None else None
+    same = reading.same if reading is not None else same or EXACT
     rows = []
     for (name, (question, _)), labelled_question in zip(labelled.items(), labelled_questions, strict=True):
         item = item_of(question.question, same)
@@ -457,19 +493,21 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         ]
         rows.append(_LabelledPanel(name, labelled_question.group, question.dimension, question.question, answers))
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
-    unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
-    many = sum(len(labelled_answers) > MAX_LEARNED_ANSWERS for _, labelled_answers in labelled.values())
-    note = "; ".join(filter(None, [note, _cut_short(many), unread]))
-    data = _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
-    return replace(data, reading=chosen)
+    left_out_note = (
+        f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
+    )
+    capped_count = sum(len(labelled_answers) > MAX_LEARNED_ANSWERS for _, labelled_answers in labelled.values())
+    note = "; ".join(filter(None, [note, _note_on_capped(capped_count), left_out_note]))
+    data = _panels_as_arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    return replace(data, reading=reading)
 
 
-def _cut_short(questions: int) -> str:
-    """Returns how many questions had more answers than are learned from; empty for none."""
+def _note_on_capped(questions: int) -> str:
+    """Returns a sentence on how many questions had more answers than are learned from; empty if no question had."""
     return f"of {questions} questions the first {MAX_LEARNED_ANSWERS} answers were taken" if questions else ""
 
 
-def _arrays(
+def _panels_as_arrays(
     rows: Sequence[_LabelledPanel],
     same: str,
     fingerprint: str,
@@ -477,20 +515,31 @@ def _arrays(
     generator: Generator | None = None,
     note: str = "",
 ) -> Panels:
+    """Returns the panels as arrays.
+
+    Raises `RecordError` if no answer can be read, and if all labels are equal.
+
+    Args:
+        rows: the panels, one a question.
+        same: rule by which two answers are the same.
+        fingerprint: digest of the data.
+        generator: model of the answers; None if it is not known.
+        note: what was joined or left out, in words.
+    """
     K = max(len(row.answers) for row in rows)
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
     n = len(rows)
-    states = any(answer.states for row in rows for answer in row.answers)
+    has_stated_confidence = any(answer.states_confidence for row in rows for answer in row.answers)
     # Fill the arrays, one question a row.
-    form, agent = np.full((n, K), UNREADABLE_CLASS), np.zeros((n, K), dtype=np.int64)
+    answer_class, agent = np.full((n, K), UNREADABLE_CLASS), np.zeros((n, K), dtype=np.int64)
     literal = np.full((n, K), UNREADABLE_CLASS)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
     signals = np.full((n, K, len(ANSWER_SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
-        form[i, :k] = classes_by(same, [answer.form for answer in row.answers])
+        answer_class[i, :k] = classes_by(same, [answer.form for answer in row.answers])
         literal[i, :k] = classes_by(EXACT, [answer.literal for answer in row.answers])
         agent[i, :k] = [agents.index(answer.agent) for answer in row.answers]
         score[i, :k] = [answer.score for answer in row.answers]  # None is NaN
@@ -500,19 +549,19 @@ def _arrays(
         present[i, :k] = True
     # Check that there is something to learn from.
     right = np.where(np.isnan(score), np.nan, score > 0.5)
-    if (form < 0)[present].all():
+    if (answer_class < 0)[present].all():
         raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
     if len(set(right[np.isfinite(right)].tolist())) == 1:
         raise RecordError(f"every answer is {'right' if np.nanmax(right) else 'wrong'}; a panel learns from both kinds")
-    where = [dimensions.index(row.dimension) if row.dimension else len(dimensions) for row in rows]
+    dimension_indices = [dimensions.index(row.dimension) if row.dimension else len(dimensions) for row in rows]
     return Panels(
         ids=tuple(row.identity for row in rows),
         groups=tuple(row.group for row in rows),
         agents=agents,
         dimensions=dimensions,
-        dimension=np.array(where, dtype=np.int64),
+        dimension=np.array(dimension_indices, dtype=np.int64),
         agent=agent,
-        answer_class=form,
+        answer_class=answer_class,
         right=right,
         signals=signals,
         present=present,
@@ -524,16 +573,16 @@ def _arrays(
         fingerprint=fingerprint,
         generator=generator,
         note=note,
-        tool_calls=any(answer.calls for row in rows for answer in row.answers),
+        tool_calls=any(answer.is_tool_call for row in rows for answer in row.answers),
         literal=literal,
-        sources=dict.fromkeys(agents if states else (), STATED_BY_MODEL),
+        sources=dict.fromkeys(agents if has_stated_confidence else (), STATED_BY_MODEL),
     )
 
 
-# Decisions that another policy took and logged: of each question one agent's outcome is known, with the probability
-# that it had of being chosen. Each agent's score is then estimated doubly robustly: its rate on the dimension, and for
-# the agent that was chosen also how far its score lay from that, divided by the probability. The mean of these over any
-# questions is right where the probabilities are.
+# Decisions that another policy took and logged. Each question has the outcome of one agent, and the probability with
+# which that agent was chosen. Each agent's score is estimated doubly robustly: the estimate is the agent's rate on the
+# dimension. For the chosen agent, the difference between its score and that rate, divided by the probability, is added.
+# The mean of the estimates over any questions is unbiased if the probabilities are correct.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -572,15 +621,15 @@ class LoggedPanels:
         weight, dimension = self.weight, self.single.dimension
         overall = (weight * values[:, None]).sum(axis=0) / weight.sum(axis=0)
         prior = RATE_PRIOR_ANSWERS * weight.sum(axis=0) / (weight > 0).sum(axis=0)
-        found = np.zeros(weight.shape)
-        for place in np.unique(dimension):
-            in_dimension = dimension == place
-            above = (weight[in_dimension] * values[in_dimension, None]).sum(axis=0) + prior * overall
-            found[in_dimension] = above / (weight[in_dimension].sum(axis=0) + prior)
-        return found
+        means = np.zeros(weight.shape)
+        for dimension_index in np.unique(dimension):
+            in_dimension = dimension == dimension_index
+            weighted_sum = (weight[in_dimension] * values[in_dimension, None]).sum(axis=0) + prior * overall
+            means[in_dimension] = weighted_sum / (weight[in_dimension].sum(axis=0) + prior)
+        return means
 
-    def laid_out(self) -> Panels:
-        """Returns the questions with an estimated score and price of every agent, in the order of the agents.
+    def with_every_agent(self) -> Panels:
+        """Returns the questions with an answer of every agent: its estimated score and price, in the agents' order.
 
         Each answer is a class of its own. `right` is known for the chosen agent alone.
         """
@@ -621,10 +670,10 @@ def logged_panels(questions: Sequence[QuestionOutcomes]) -> LoggedPanels:
     Raises `RecordError` if a decision lacks the chosen agent, the propensities, the score or the cost, and if some
     agent was never chosen.
     """
-    if untold := [q.id for q in questions if not q.propensities]:
+    if not_logged := [q.id for q in questions if not q.propensities]:
         raise RecordError(
-            f"{len(untold)} of {len(questions)} questions have no propensities (first: {untold[0]}); give logged "
-            "decisions alone, or full outcomes alone"
+            f"{len(not_logged)} of {len(questions)} questions have no propensities (first: {not_logged[0]}); give "
+            "logged decisions alone, or full outcomes alone"
         )
     questions = [q for q in questions if any(agent_outcome.score is not None for agent_outcome in q.agents.values())]
     for question in questions:
@@ -644,8 +693,8 @@ def logged_panels(questions: Sequence[QuestionOutcomes]) -> LoggedPanels:
         if question.agents[chosen].cost_usd is None:
             raise RecordError(f"question {question.id}: {chosen} has no cost_usd; give one, 0 where it costs nothing")
     single = panels_of_outcomes(questions, logged=True)
-    kept_ids = set(single.ids)
-    questions = [q for q in questions if q.id in kept_ids]
+    panel_ids = set(single.ids)
+    questions = [q for q in questions if q.id in panel_ids]
     if missing := sorted({name for q in questions for name, p in q.propensities.items() if p > 0} - set(single.agents)):
         raise RecordError(f"{', '.join(missing)} could be chosen and never was; leave it out of the propensities")
     return LoggedPanels(

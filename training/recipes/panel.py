@@ -94,7 +94,7 @@ from metaprobe.training.panel.fitted_panel import (
     cross_fit,
 )
 from metaprobe.training.panel.labelled_panels import (
-    MIN_CARRIED,
+    MIN_SIGNAL_ANSWERS,
     LoggedPanels,
     Panels,
     logged_panels,
@@ -373,7 +373,7 @@ def fit_whom_to_ask(
     if data.sampled:
         return None, ""
     try:
-        by_agent_panels = by_agent(logged.laid_out() if logged else data)
+        by_agent_panels = by_agent(logged.with_every_agent() if logged else data)
     except RecordError as error:
         return None, f"nothing is learned of whom to ask next: {error}"
 
@@ -551,7 +551,7 @@ def _export(
             *_sources_told(fitted.agents, data),
             *(
                 f"not read: the {kind} that {share:.1%} of the answers have, for no agent has it on half of its "
-                f"answers and on {MIN_CARRIED} of them"
+                f"answers and on {MIN_SIGNAL_ANSWERS} of them"
                 for kind, share in left_out.items()
             ),
             f"agents: {', '.join(fitted.agents.names)}",
