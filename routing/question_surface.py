@@ -1,5 +1,6 @@
-"""The surface of a question: its words, pieces of its words, and counts of its form. It tells the question's place
-among the labelled ones, how much of it none of them has, and whether it has their form.
+"""The surface of a question: its words, pieces of its words, and counts of its form. It tells where the
+question lies among the labelled questions, which share of its surface no labelled question has, and whether it has the
+form of labelled questions.
 
 NumPy only. `training/surface_fit.py` finds the directions, with the same functions that read a request here.
 """
@@ -76,7 +77,7 @@ def form_counts(question: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuestionSurface:
-    """Directions in which the surfaces of the labelled questions differ. A question has a place along each."""
+    """Directions in which the surfaces of the labelled questions differ. A question has a coordinate along each."""
 
     words: NDArray[np.float32]
     """Directions (WORD_BUCKETS, k) of the words, already multiplied by the inverse document frequencies."""
@@ -90,21 +91,21 @@ class QuestionSurface:
     scale: NDArray[np.float32]
     """`mean` and `scale` (FORM_COUNTS,): mean and standard deviation of each count over the labelled questions."""
     centre: NDArray[np.float32]
-    """Mean place (k,) of the labelled questions, from which places are measured."""
+    """Mean coordinates (k,) of the labelled questions, from which coordinates are measured."""
     form_scale: float
     """Standard deviation of a count of form in the vector of a question."""
 
-    def place(self, question: str) -> tuple[NDArray[np.float64], float]:
-        """Returns the place (k,) of a question, and which share of its surface lies outside all directions."""
+    def coordinates(self, question: str) -> tuple[NDArray[np.float64], float]:
+        """Returns the coordinates (k,) of a question, and which share of its surface lies outside all directions."""
         row = surface_row(question)
         length = float(self.squares[row.words].sum()) ** 0.5
         form = self.standardised(np.array([row.form]))[0]
-        place = np.asarray(row.pieces @ self.pieces + form @ self.form, dtype=np.float64)
+        coordinates = np.asarray(row.pieces @ self.pieces + form @ self.form, dtype=np.float64)
         if length:
-            place += self.words[row.words].sum(axis=0, dtype=np.float64) / length
+            coordinates += self.words[row.words].sum(axis=0, dtype=np.float64) / length
         whole = WORD_SCALE**2 * (length > 0) + float(row.pieces @ row.pieces) + self.form_scale**2 * float(form @ form)
-        centred = place - self.centre
-        return centred, float(outside_share(whole, place @ place, centred @ centred))
+        centred = coordinates - self.centre
+        return centred, float(outside_share(whole, coordinates @ coordinates, centred @ centred))
 
     def standardised(self, form: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns counts (n, FORM_COUNTS) in standard deviations from their means, at most `MOST_DEVIATIONS`."""

@@ -39,7 +39,7 @@ PRIOR, STATE = "prior", "state"
 """Inputs of the graph: log-odds without prompt states (n, A), and the state of the prompt (n, D)."""
 OUTPUT = "p"
 """Beginning of the names of the graph's outputs `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
-SURFACE_FILE, FORMS_FILE, PLACE_FILE = "surface.f32", "forms.f32", "place.f32"
+SURFACE_FILE, FORMS_FILE, LABELLED_STATES_FILE = "surface.f32", "forms.f32", "place.f32"
 LABELLED_FILE, SPREAD_FILE = "labelled.u8", "spread.f32"
 SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
@@ -101,7 +101,7 @@ class SuccessEstimate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class LabelledStates:
     """The labelled questions in the reader's space: k whitened components and the distance from all of them."""
 
     mean: NDArray[np.float32]
@@ -122,8 +122,8 @@ class Place:
     """Largest mean distance to the nearest labelled questions at which a request counts as seen."""
     neighbours: int
 
-    def points_of(self, states: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Returns the places (n, k + 1) of states (n, D)."""
+    def coordinates_of(self, states: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Returns the coordinates (n, k + 1) of states (n, D)."""
         centred = (np.asarray(states, dtype=np.float64) - self.mean) / self.scale
         within = centred @ self.directions.T.astype(np.float64)
         inside = ((within * self.spread) ** 2).sum(axis=1)
@@ -132,31 +132,41 @@ class Place:
 
     def distances(self, state: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Returns the distance (n,) of each labelled question from one state (D,)."""
-        (point,) = self.points_of(state[None])
+        (point,) = self.coordinates_of(state[None])
         return np.asarray(np.sqrt(((self.points - point) ** 2).sum(axis=1)))
 
-    def with_points(self, points: NDArray[np.float32]) -> "Place":
-        """Returns the place with other labelled questions."""
+    def with_points(self, points: NDArray[np.float32]) -> "LabelledStates":
+        """Returns the same space with the coordinates of other labelled questions."""
         return replace(self, points=points)
 
     def to_bytes(self) -> bytes:
-        """Returns the bytes that `read_place` reads."""
+        """Returns the bytes that `read_labelled_states` reads."""
         head = np.array([self.rest, self.radius, self.limit], dtype="<f4")
         parts = (head, self.mean, self.scale, self.spread, self.directions, self.points)
         return b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in parts)
 
 
-def read_place(data: bytes, width: int, components: int, questions: int, neighbours: int) -> Place:
-    """Returns the place in a checkpoint's file. Raises `ValueError` where the file is not of these sizes."""
+def read_labelled_states(data: bytes, width: int, components: int, questions: int, neighbours: int) -> LabelledStates:
+    """Returns the labelled states in a checkpoint's file.
+
+    Raises `ValueError` if the file does not have these sizes.
+
+    Args:
+        data: content of the file.
+        width: number of units D of a state.
+        components: number of principal directions k.
+        questions: number of labelled questions n.
+        neighbours: number of nearest labelled questions whose mean distance is compared with `limit`.
+    """
     values = np.frombuffer(data, dtype="<f4")
     sizes = (3, width, width, components, components * width, questions * (components + 1))
     if len(values) != sum(sizes) or not np.isfinite(values).all():
-        raise ValueError(f"{PLACE_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
+        raise ValueError(f"{LABELLED_STATES_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
     head, mean, scale, spread, directions, points = np.split(values, np.cumsum(sizes)[:-1])
     rest, radius, limit = (float(value) for value in head)
     if not (rest > 0 and radius > 0 and limit > 0 and (spread > 0).all() and (scale > 0).all() and neighbours > 0):
-        raise ValueError(f"{PLACE_FILE} holds a length that is not above 0")
-    return Place(
+        raise ValueError(f"{LABELLED_STATES_FILE} holds a length that is not above 0")
+    return LabelledStates(
         mean=mean,
         scale=scale,
         directions=directions.reshape(components, width),
@@ -213,7 +223,7 @@ class SuccessEstimator(Pretrained):
         self._forms: LabelledForms | None = read_forms(files[FORMS_FILE]) if reads_text else None
         reader = contract.get("reader")
         self._reader: PromptReader | None = None
-        self._place: Place | None = None
+        self._labelled_states: LabelledStates | None = None
         components = 0
         if reader is not None:
             prefix, suffix = (tuple(map(int, reader[name])) for name in ("prefix", "suffix"))
@@ -227,7 +237,9 @@ class SuccessEstimator(Pretrained):
                 )
             self._reader = PromptReader(checkpoint.graphs[READER_GRAPH], tokens)
             width, k, n = (int(reader[name]) for name in ("width", "place_components", "questions"))
-            self._place = read_place(files[PLACE_FILE], width, k, n, int(reader["neighbours"]))
+            self._labelled_states = read_labelled_states(
+                files[LABELLED_STATES_FILE], width, k, n, int(reader["neighbours"])
+            )
             self._labelled = np.frombuffer(files[LABELLED_FILE], dtype=np.uint8).reshape(n, A) > 0
             components = int(reader["components"])
             _check_sample(self._reader, _numbers(reader["sample_state"], (width,)))
@@ -293,9 +305,9 @@ class SuccessEstimator(Pretrained):
             raise RecordError(f"dimension is a {type(dimension).__name__}; expected a name")
         # Reasons that hold for every candidate.
         reasons: list[str] = []
-        place = self._dimension(dimension)
+        dimension_index = self._dimension(dimension)
         doubts = []
-        if self._by_dimension and place == len(self.dimensions):
+        if self._by_dimension and dimension_index == len(self.dimensions):
             dimension_note = "no dimension came" if not dimension else f"dimension {_shown(dimension)} has no label"
             doubts.append(f"{dimension_note}: the rate over all dimensions counts")
         state: NDArray[np.float32] | None = None
@@ -311,19 +323,21 @@ class SuccessEstimator(Pretrained):
                     f"ends): its distance is {distance:.3g}, and 99 in 100 labelled questions lie within "
                     f"{self._forms.limit:.3g} of others"
                 )
-        if self._reader is not None and self._place is not None and not reasons:
+        if self._reader is not None and self._labelled_states is not None and not reasons:
             state = self._reader.state(text)
-            distances = self._place.distances(state)
-            nearest = float(np.sort(distances)[: self._place.neighbours].mean())
-            if not nearest <= self._place.limit:
+            distances = self._labelled_states.distances(state)
+            nearest = float(np.sort(distances)[: self._labelled_states.neighbours].mean())
+            if not nearest <= self._labelled_states.limit:
                 reasons.append(
                     f"the request lies outside what was labelled: its distance is {nearest:.3g}, and 99 in 100 "
-                    f"labelled questions lie within {self._place.limit:.3g} of others"
+                    f"labelled questions lie within {self._labelled_states.limit:.3g} of others"
                 )
-        numbers = self._numbers("" if unread else text, place, state) if not reasons else None
+        numbers = self._numbers("" if unread else text, dimension_index, state) if not reasons else None
         today = today or datetime.datetime.now(datetime.UTC).date()
         return [
-            self._one(name, numbers, distances, place, [*self._old(name, today), *reasons], doubts, versions or {})
+            self._one(
+                name, numbers, distances, dimension_index, [*self._old(name, today), *reasons], doubts, versions or {}
+            )
             for name in names
         ]
 
@@ -349,18 +363,20 @@ class SuccessEstimator(Pretrained):
         return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
 
     def _numbers(
-        self, text: str, place: int, state: NDArray[np.float32] | None
+        self, text: str, dimension_index: int, state: NDArray[np.float32] | None
     ) -> tuple[list[float], list[tuple[float, float]]]:
         """Returns P(success) of every candidate, and the interval of each."""
         A, D = len(self.candidates), len(self.dimensions)
-        dimensions = np.eye(D + 1)[place][: D if D > 1 else 0]
-        prior, variance = self._table[:, place], np.zeros(A)
-        if len(dimensions) and place == D:
+        dimensions = np.eye(D + 1)[dimension_index][: D if D > 1 else 0]
+        prior, variance = self._table[:, dimension_index], np.zeros(A)
+        if len(dimensions) and dimension_index == D:
             variance = variance + self._no_dimension
         columns = [np.ones(1), dimensions]
         if self._surface is not None:
             # A text that is not there may be any.
-            along, outside = self._surface.place(text) if text.strip() else (np.zeros(len(self._surface.centre)), 1.0)
+            along, outside = (
+                self._surface.coordinates(text) if text.strip() else (np.zeros(len(self._surface.centre)), 1.0)
+            )
             columns.append(along)
             variance = variance + outside * self._outside
             if self._surface_heads is not None:
@@ -381,7 +397,7 @@ class SuccessEstimator(Pretrained):
         name: str,
         numbers: tuple[list[float], list[tuple[float, float]]] | None,
         distances: NDArray[np.float64] | None,
-        place: int,
+        dimension_index: int,
         reasons: Sequence[str],
         doubts: Sequence[str],
         versions: Mapping[str, str],
@@ -398,12 +414,16 @@ class SuccessEstimator(Pretrained):
         else:
             column = self.candidates.index(name)
             version, labels = self.versions.get(name, ""), int(self._counts[column, -1])
-            if self._by_dimension and place < len(self.dimensions) and not self._counts[column, place]:
-                doubts.append(f"no label of {_shown(name)} is of dimension {_shown(self.dimensions[place])}")
-            if distances is not None and self._place is not None:
-                coverage = int((self._labelled[:, column] & (distances <= self._place.radius)).sum())
+            if (
+                self._by_dimension
+                and dimension_index < len(self.dimensions)
+                and not self._counts[column, dimension_index]
+            ):
+                doubts.append(f"no label of {_shown(name)} is of dimension {_shown(self.dimensions[dimension_index])}")
+            if distances is not None and self._labelled_states is not None:
+                coverage = int((self._labelled[:, column] & (distances <= self._labelled_states.radius)).sum())
             elif self._reader is None:
-                coverage = int(self._counts[column, place if self._by_dimension else -1])
+                coverage = int(self._counts[column, dimension_index if self._by_dimension else -1])
             if labels < MIN_CANDIDATE_LABELS:
                 equal = "as many as " if self._weighted else ""
                 alike = " of equal weight" if self._weighted else ""

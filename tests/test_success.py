@@ -377,9 +377,9 @@ def test_a_request_is_read_as_the_labelled_questions_were() -> None:
     assert prior.span is not None
     assert np.abs(prior.span.surface.words).max() > 0.1
     stored = read_surface(prior.span.surface.to_bytes(), len(prior.span.surface.centre))
-    places, outside = prior.span.places(read_surfaces(texts))
-    read = [stored.place(text) for text in texts]
-    assert np.abs(places - [place for place, _ in read]).max() < 1e-4
+    coordinates, outside = prior.span.coordinates(read_surfaces(texts))
+    read = [stored.coordinates(text) for text in texts]
+    assert np.abs(coordinates - [row for row, _ in read]).max() < 1e-4
     assert np.abs(outside - [share for _, share in read]).max() < 1e-4
 
 

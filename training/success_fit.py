@@ -17,7 +17,16 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_int
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.question_surface import LabelledForms
-from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, SURFACE, Place, log_odds, probability
+from metaprobe.routing.success_estimator import (
+    DIMENSION,
+    RATE,
+    RUNGS,
+    STATES,
+    SURFACE,
+    LabelledStates,
+    log_odds,
+    probability,
+)
 from metaprobe.training.folds import join_groups
 from metaprobe.training.success_posterior import SuccessPosterior, design_effect, fit_posterior, posterior_columns
 from metaprobe.training.surface_fit import SurfaceRows, SurfaceSpan, fit_forms, read_surfaces, surface_span
@@ -91,8 +100,10 @@ class SuccessData:
         """Digest of the questions, groups, dimensions, scores and unequal propensities, in any order."""
         drawn = self.propensity.tolist() if self.is_weighted else [[]] * len(self.questions)
         rows = sorted(
-            json.dumps([question, group, int(place), [None if np.isnan(value) else value for value in row], *chances])
-            for question, group, place, row, chances in zip(
+            json.dumps(
+                [question, group, int(dimension_index), [None if np.isnan(value) else value for value in row], *chances]
+            )
+            for question, group, dimension_index, row, chances in zip(
                 self.questions, self.groups, self.dimension, self.score.tolist(), drawn, strict=True
             )
         )
@@ -145,12 +156,14 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
             "questions"
         )
     dimensions = tuple(sorted({question.dimension for question in chosen} - {""}))
-    places = {name: column for column, name in enumerate(dimensions)}
+    column_of_dimension = {name: column for column, name in enumerate(dimensions)}
     return SuccessData(
         questions=tuple(question.question for question in chosen),
         groups=tuple(groups.tolist()),
         dimensions=dimensions,
-        dimension=np.array([places.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64),
+        dimension=np.array(
+            [column_of_dimension.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64
+        ),
         candidates=tuple(names[column] for column in varied),
         score=score[kept_rows][:, varied],
         propensity=propensity[kept_rows][:, varied],
@@ -167,7 +180,10 @@ def label_counts(data: SuccessData) -> Ints:
     """
     every, weight = np.arange(len(data.questions)), data.weight
     counts = []
-    for rows in (*(np.flatnonzero(data.dimension == place) for place in range(len(data.dimensions))), every):
+    for rows in (
+        *(np.flatnonzero(data.dimension == dimension_index) for dimension_index in range(len(data.dimensions))),
+        every,
+    ):
         total, squares = weight[rows].sum(axis=0), np.square(weight[rows]).sum(axis=0)
         counts.append(np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0))
     return np.asarray(np.floor(np.stack(counts, axis=1) + 1e-6), dtype=np.int64)
@@ -175,9 +191,9 @@ def label_counts(data: SuccessData) -> Ints:
 
 def fold_numbers(groups: Sequence[str], folds: int, seed: int) -> Ints:
     """Returns the fold (n,) of each row, by group; folds have about as many groups each."""
-    names, place = np.unique(np.asarray(groups), return_inverse=True)
+    names, group_index = np.unique(np.asarray(groups), return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(names))
-    return np.asarray(order[place] % folds, dtype=np.int64)
+    return np.asarray(order[group_index] % folds, dtype=np.int64)
 
 
 def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: Floats | None = None) -> Floats:
@@ -220,9 +236,9 @@ def rate_tables(data: SuccessData, *, by_dimension: bool) -> Floats:
     overall = (right.sum(axis=0) + 0.5) / (mask.sum(axis=0) + 1)
     table = np.repeat(overall[:, None], D + 1, axis=1)
     if by_dimension:
-        for place in range(D):
-            rows = data.dimension == place
-            table[:, place] = (right[rows].sum(axis=0) + STEADY * overall) / (mask[rows].sum(axis=0) + STEADY)
+        for dimension_index in range(D):
+            rows = data.dimension == dimension_index
+            table[:, dimension_index] = (right[rows].sum(axis=0) + STEADY * overall) / (mask[rows].sum(axis=0) + STEADY)
     return log_odds(table).reshape(A, D + 1)
 
 
@@ -236,7 +252,7 @@ class Prior:
     span: SurfaceSpan | None = None
     """The directions of the questions' surface; None where the surface is not read."""
     weights: Floats | None = None
-    """Heads (A, k + 1) on the places along the directions, the intercept last; None where the surface is not read."""
+    """Heads (A, k + 1) on the coordinates along the directions, the intercept last. None if the surface is not read."""
 
     def log_odds(self, data: SuccessData, rows: SurfaceRows) -> Floats:
         """Returns log-odds (n, A) of questions; `rows`: their surface, as `read_surfaces` gives it."""
@@ -440,7 +456,7 @@ class FittedSuccess:
     span: SurfaceSpan | None
     """The directions of the questions' surface, for the interval; None where no question has a text."""
     posterior: SuccessPosterior
-    place: Place | None
+    labelled_states: LabelledStates | None
     """The labelled questions in the reader's space; None without prompt states."""
     forms: LabelledForms | None
     """The forms of the labelled questions; None where their texts are not read."""
@@ -522,11 +538,11 @@ def fit_success(
     if span is None and any(data.questions):
         span = surface_span(rows, form_scale=max(FORM_SCALES), seed=seed)
     reading = [] if span is None else [span.project(rows)]
-    place = None
+    labelled_states = None
     if heads is not None and states is not None:
         chosen = states[heads.choice.output]
         reading.append(heads.components.project(chosen)[:, : heads.choice.components])
-        place = fit_place(heads.components, chosen, data)
+        labelled_states = fit_labelled_states(heads.components, chosen, data)
     error = np.where(np.isfinite(data.score), data.score - probability(calibrated), 0.0) * label_weight
     point = _coefficients(prior, heads, calibration, 0 if span is None else reading[0].shape[1])
     return FittedSuccess(
@@ -542,7 +558,7 @@ def fit_success(
             label_weight / design_effect(data.groups, error),
             point,
         ),
-        place=place,
+        labelled_states=labelled_states,
         forms=fit_forms(rows.form, data.groups, SEEN_SHARE) if reached in (SURFACE, STATES) else None,
         steps=tuple(steps),
         held=HeldOut(fold, logit, calibrated),
@@ -555,11 +571,13 @@ def _coefficients(prior: Prior, heads: Heads | None, calibration: Floats, direct
     `directions`: number of directions of the surface; their coefficients are 0 where the estimate does not read it.
     """
     table, A = prior.table, len(prior.table)
-    by_place = np.zeros((A, directions + 1)) if prior.weights is None else prior.weights
-    by_state = np.zeros((A, 1)) if heads is None else heads.weights
+    surface_weights = np.zeros((A, directions + 1)) if prior.weights is None else prior.weights
+    state_weights = np.zeros((A, 1)) if heads is None else heads.weights
     dimensions = table[:, :-1] - table[:, -1:] if table.shape[1] > 2 else np.zeros((A, 0))
-    rate = table[:, -1] + by_place[:, -1] + by_state[:, -1]
-    coefficients = np.column_stack([rate, dimensions, by_place[:, :-1], by_state[:, :-1]]) * calibration[:, :1]
+    rate = table[:, -1] + surface_weights[:, -1] + state_weights[:, -1]
+    coefficients = (
+        np.column_stack([rate, dimensions, surface_weights[:, :-1], state_weights[:, :-1]]) * calibration[:, :1]
+    )
     coefficients[:, 0] += calibration[:, 1]
     return np.asarray(coefficients)
 
@@ -604,7 +622,7 @@ SEEN_SHARE = 0.99
 """Share of the questions of left-out groups that counts as seen. The limit of the distance is this quantile."""
 
 
-def fit_place(components: Components, states: NDArray[np.floating[Any]], data: SuccessData) -> Place:
+def fit_labelled_states(components: Components, states: NDArray[np.floating[Any]], data: SuccessData) -> LabelledStates:
     """Returns the labelled questions in the reader's space, with the largest distance at which a request counts as
     seen.
 
@@ -614,7 +632,7 @@ def fit_place(components: Components, states: NDArray[np.floating[Any]], data: S
     # A unit that never moved may move in a foreign request: it then counts as the others do.
     moving = np.isfinite(components.scale)
     usual = float(np.median(components.scale[moving])) if moving.any() else 1.0
-    place = Place(
+    unscaled = LabelledStates(
         mean=components.mean.astype(np.float32),
         scale=np.where(moving, components.scale, usual).astype(np.float32),
         directions=(components.directions[:k] / components.spread[:k, None]).astype(np.float32),
@@ -625,7 +643,7 @@ def fit_place(components: Components, states: NDArray[np.floating[Any]], data: S
         limit=1.0,
         neighbours=NEIGHBOURS,
     )
-    points = place.points_of(states)
+    points = unscaled.coordinates_of(states)
     rest = float(np.median(points[:, -1])) or 1.0
     points[:, -1] /= rest
     group = np.unique(np.asarray(data.groups), return_inverse=True)[1]
@@ -635,11 +653,11 @@ def fit_place(components: Components, states: NDArray[np.floating[Any]], data: S
         distances = np.sort(np.sqrt(((points[others] - points[row]) ** 2).sum(axis=1)))
         nearest[row] = distances[:NEIGHBOURS].mean()
         near[row] = distances[min(NEAR_NEIGHBOURS, len(distances)) - 1]
-    return Place(
-        mean=place.mean,
-        scale=place.scale,
-        directions=place.directions,
-        spread=place.spread,
+    return LabelledStates(
+        mean=unscaled.mean,
+        scale=unscaled.scale,
+        directions=unscaled.directions,
+        spread=unscaled.spread,
         rest=rest,
         points=points.astype(np.float32),
         radius=float(np.median(near)),

@@ -77,11 +77,11 @@ class SurfaceSpan:
     """Principal directions (WORD_BUCKETS + PIECE_BUCKETS + FORM_COUNTS, k), by falling variance."""
 
     def project(self, rows: SurfaceRows) -> Floats:
-        """Returns the places (n, k) of questions along the directions, measured from the mean of those spanned."""
-        return self.places(rows)[0]
+        """Returns the coordinates (n, k) of questions along the directions, measured from the mean of those spanned."""
+        return self.coordinates(rows)[0]
 
-    def places(self, rows: SurfaceRows) -> tuple[Floats, Floats]:
-        """Returns `QuestionSurface.place` of n questions: (n, k), and the share (n,) outside all directions."""
+    def coordinates(self, rows: SurfaceRows) -> tuple[Floats, Floats]:
+        """Returns `QuestionSurface.coordinates` of n questions: (n, k), and the share (n,) outside all directions."""
         words, others = _columns(self.surface, rows)
         raw = words @ self.directions[:WORD_BUCKETS] + others @ self.directions[WORD_BUCKETS:]
         whole = np.asarray(words.multiply(words).sum(axis=1)).ravel() + (others**2).sum(axis=1)

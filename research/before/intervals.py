@@ -268,7 +268,7 @@ def by_reading(pool: Pool, right: NDArray[np.bool_], learned: Rows, tested: Rows
     fitted = fit_success(every.take(learned), {"made up": states[learned]}, seed=seed)
     data, span = every.take(tested), fitted.span
     assert span is not None
-    along, outside = span.places(rows[tested])
+    along, outside = span.coordinates(rows[tested])
     logit, reading = fitted.prior.log_odds(data, rows[tested]), [along]
     if fitted.heads is not None:
         logit = fitted.heads.log_odds(states[tested], logit)

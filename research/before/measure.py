@@ -26,8 +26,8 @@ from metaprobe.training.success_fit import (
     INNER_FOLDS,
     SuccessData,
     fit_heads,
+    fit_labelled_states,
     fit_logistic,
-    fit_place,
     fold_numbers,
     log_loss,
     rate_tables,
@@ -208,13 +208,13 @@ def scores_of(
     scores[SHUFFLED] = Z[test] @ W[:, :-1].T
     if not others:
         return scores, {}
-    place = fit_place(heads.components, chosen[train], data)
+    labelled_states = fit_labelled_states(heads.components, chosen[train], data)
     planted = {"new questions": chosen[test][:FOREIGN]}
     planted |= {name: many[heads.choice.output][:FOREIGN] for name, many in others.items()}
     told = {}
     for name, many in planted.items():
-        nearest = [np.sort(place.distances(one))[: place.neighbours].mean() for one in many]
-        told[name] = float(np.mean(np.array(nearest) > place.limit))
+        nearest = [np.sort(labelled_states.distances(one))[: labelled_states.neighbours].mean() for one in many]
+        told[name] = float(np.mean(np.array(nearest) > labelled_states.limit))
     return scores, told
 
 

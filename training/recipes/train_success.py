@@ -25,9 +25,9 @@ from metaprobe.routing.success_estimator import (
     FORMS_FILE,
     LABEL_WEIGHTS,
     LABELLED_FILE,
+    LABELLED_STATES_FILE,
     MOST_CANDIDATES,
     OUTPUT,
-    PLACE_FILE,
     PRIOR,
     SAMPLE_REQUEST,
     SPREAD_FILE,
@@ -161,7 +161,7 @@ def _export(
         inputs[STATE] = states[heads.choice.output][:16].astype(np.float32)
         logit = logit + inputs[STATE].astype(np.float64) @ unfolded(heads, heads.weights)[:, :-1].T
         logit = logit + unfolded(heads, heads.weights)[:, -1]
-        assert fitted.place is not None
+        assert fitted.labelled_states is not None
         extra, reader = _reader_parts(data, fitted, heads, files)
     # Further files: the directions and heads of the surface, and how far the truth may lie from the estimates.
     spread = [np.linalg.cholesky(fitted.posterior.covariance)]
@@ -237,15 +237,15 @@ def _reader_parts(
     data: SuccessData, fitted: FittedSuccess, heads: Heads, files: ReaderFiles
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Returns the files of the reader and of the labelled questions, and the contract's entry `reader`."""
-    place = fitted.place
-    assert place is not None
+    labelled_states = fitted.labelled_states
+    assert labelled_states is not None
     graph, tokens = cut_reader(files.graph, heads.choice.output), PromptTokens(files.tokenizer, files.layout)
-    stored_rows = _stored_rows(len(place.points))
-    place = place.with_points(place.points[stored_rows])
+    stored_rows = _stored_rows(len(labelled_states.points))
+    labelled_states = labelled_states.with_points(labelled_states.points[stored_rows])
     extra = {
         READER_GRAPH: graph,
         TOKENIZER: files.tokenizer,
-        PLACE_FILE: place.to_bytes(),
+        LABELLED_STATES_FILE: labelled_states.to_bytes(),
         LABELLED_FILE: np.isfinite(data.score[stored_rows]).astype(np.uint8).tobytes(),
     }
     reader = {
@@ -260,10 +260,10 @@ def _reader_parts(
         "tail": files.layout.tail,
         "sample_ids": tokens.ids([SAMPLE_REQUEST])[0],
         "sample_state": PromptReader(graph, tokens).state(SAMPLE_REQUEST).astype(np.float64).round(4).tolist(),
-        "width": len(place.mean),
-        "place_components": len(place.spread),
+        "width": len(labelled_states.mean),
+        "place_components": len(labelled_states.spread),
         "questions": len(stored_rows),
-        "neighbours": place.neighbours,
+        "neighbours": labelled_states.neighbours,
     }
     return extra, reader
 
