@@ -477,6 +477,8 @@ def _without_gaps(scores: Scores) -> tuple[Scores, float]:
 
 # The audits of one method of a cross-fit, with inputs gathered from evidence and folds.
 
+RANK_RESAMPLES = 400
+"""Number of bootstrap resamples for rank correlations, which cannot be computed in one array operation."""
 REFIT_FOLDS = 2
 """Number of outer folds of the refits on shuffled labels and on noise. Their scores must be held out, but need not be
 good.

@@ -61,7 +61,7 @@ from metaprobe.training.ladder import (
 )
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, agreement_ladder, control_methods
 from metaprobe.training.stored_runs import load_runs
-from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
+from metaprobe.training.study import RANK_RESAMPLES, Study, crossfit, decision_methods, measure_held_out, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     critical_thresholds,
@@ -110,32 +110,35 @@ class Probability:
 class Level:
     """Expected level of an ordinal label: the lowest level, plus P(y >= k) of every level k above it.
 
-    There is one classifier for each step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal
+    There is one classifier for each level, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal
     label. Here each classifier is calibrated, and the expected level is returned instead of the likeliest. Calibrated
-    steps may cross: P(y >= 3) > P(y >= 2). They need no correction, because replacing both by their mean would not
-    change the sum, which is the expected level.
+    probabilities may cross: P(y >= 3) > P(y >= 2). They need no correction, because replacing both by their mean would
+    not change the sum, which is the expected level.
     """
 
     base: float
-    """Lowest level, plus the shares of the steps for which nothing could be fitted."""
-    steps: tuple["RunProbability", ...]
+    """Lowest level, plus the shares of the levels for which nothing could be fitted."""
+    level_heads: tuple["RunProbability", ...]
     levels: tuple[int, ...] = ()
-    """Level that is reached by each fitted step."""
+    """Level k of each head in `level_heads`, which gives P(y >= k)."""
     shares: Mapping[int, float] = field(default_factory=dict)
-    """Maps a level to its share of the training rows, for steps for which nothing could be fitted."""
+    """Maps a level for which nothing could be fitted to the share of the training rows that reach the level."""
     kind: ClassVar[str] = "ordinal"
 
     @property
     def calibrations(self) -> tuple[str, ...]:
-        return tuple(step.calibrator.name for step in self.steps)
+        return tuple(level_head.calibrator.name for level_head in self.level_heads)
 
     def value(self, X: NDArray[np.float32]) -> Floats:
-        return np.asarray(self.base + sum(step.learned(X) for step in self.steps), dtype=np.float64)
+        return np.asarray(self.base + sum(level_head.learned(X) for level_head in self.level_heads), dtype=np.float64)
 
     def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
         output_names = [QualityPredictor.level_output(output, level) for level in self.levels] if output else []
-        names = output_names or [""] * len(self.steps)
-        parts = [step.add_to(graph, features, width, name) for step, name in zip(self.steps, names, strict=True)]
+        names = output_names or [""] * len(self.level_heads)
+        parts = [
+            level_head.add_to(graph, features, width, name)
+            for level_head, name in zip(self.level_heads, names, strict=True)
+        ]
         for level, share in self.shares.items() if output else ():
             zero = graph.add("Mul", parts[0], graph.number(0.0))
             graph.add("Add", zero, graph.number(share), name=QualityPredictor.level_output(output, level))
@@ -143,7 +146,9 @@ class Level:
 
     def at_least(self, X: NDArray[np.float32]) -> dict[int, Floats]:
         """Returns the probability (n,) of at least each level above the lowest."""
-        learned_shares = {level: step.learned(X) for level, step in zip(self.levels, self.steps, strict=True)}
+        learned_shares = {
+            level: level_head.learned(X) for level, level_head in zip(self.levels, self.level_heads, strict=True)
+        }
         return learned_shares | {level: np.full(len(X), share) for level, share in self.shares.items()}
 
 
@@ -270,7 +275,7 @@ def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[
 # Labelled answers of each head.
 
 MIN_GRADE_GROUPS = 10
-"""Fewest groups on each side of a step between two grades, as for a binary label."""
+"""Fewest groups on each side of a cut between two grades, as for a binary label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,20 +287,23 @@ class Graded:
     """The evidence. Its `y` says whether a grade is above the middle, so that folds can be balanced by it."""
     grades: NDArray[np.float64]
     """Grade of each answer (n,), on the scale in `SCALES`."""
-    steps: tuple[int, ...] = ()
+    learnable_levels: tuple[int, ...] = ()
     """Levels k for which `grade >= k` can be learned."""
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """The stratum (n,) of each answer, by which folds are balanced: the number of steps that its grade passes.
+        """The stratum (n,) of each answer, by which folds are balanced: the number of learnable levels that its
+        grade reaches.
 
         A stratum of few answers is joined with the stratum above.
         """
-        if not self.steps:
+        if not self.learnable_levels:
             return self.evidence.table.y
-        passed: NDArray[np.int64] = np.sum([self.grades >= step for step in self.steps], axis=0, dtype=np.int64)
-        counts = np.bincount(passed, minlength=len(self.steps) + 1)
-        for stratum in range(len(self.steps)):
+        passed: NDArray[np.int64] = np.sum(
+            [self.grades >= level for level in self.learnable_levels], axis=0, dtype=np.int64
+        )
+        counts = np.bincount(passed, minlength=len(self.learnable_levels) + 1)
+        for stratum in range(len(self.learnable_levels)):
             if counts[stratum] < MIN_GRADE_GROUPS:
                 counts[stratum + 1] += counts[stratum]
                 passed[passed == stratum] = stratum + 1
@@ -415,8 +423,6 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
 
 # Held-out values of the heads that are no probability, compared with controls.
 
-RANK_RESAMPLES = 400
-"""Number of bootstrap resamples for rank correlations, which cannot be computed in one array operation."""
 NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
 
 
@@ -471,22 +477,27 @@ def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep
 def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     """Returns the head, fitted in these roles.
 
-    A level has a classifier for each step that can be learned. For any other step its share of the seen rows is used.
+    A `Level` has a classifier for each level that can be learned. For any other level, the share of the seen rows that
+    reach the level is used.
     An amount has a line by least squares on the calibration rows, with a slope of at least 0.
     """
     evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
     if data.target not in LABEL_LEVELS:
         X = evidence.features
         trees = fit_trees(X, grades, roles, names=evidence.feature_names, objective="regression", seed=seed)
-        raw, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
-        variance = float(raw.var())
-        slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
-        return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), (low, high))
-    samples = [evidence.sample((grades >= step).astype(np.int64)) for step in data.steps]
-    steps = [fit_probability(sample, roles, seed=seed) for sample in samples]
-    unlearned_steps = [step for step in range(low + 1, high + 1) if step not in data.steps]
-    shares = {step: float((grades[roles.seen] >= step).mean()) for step in unlearned_steps}
-    return Level(low + sum(shares.values()), tuple(steps), data.steps, shares)
+        tree_values, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
+        variance = float(tree_values.var())
+        slope = (
+            max(float(np.mean((tree_values - tree_values.mean()) * (truth - truth.mean()))) / variance, 0.0)
+            if variance
+            else 0.0
+        )
+        return Amount(trees, slope, float(truth.mean() - slope * tree_values.mean()), (low, high))
+    samples = [evidence.sample((grades >= level).astype(np.int64)) for level in data.learnable_levels]
+    level_heads = [fit_probability(sample, roles, seed=seed) for sample in samples]
+    unlearned_levels = [level for level in range(low + 1, high + 1) if level not in data.learnable_levels]
+    shares = {level: float((grades[roles.seen] >= level).mean()) for level in unlearned_levels}
+    return Level(low + sum(shares.values()), tuple(level_heads), data.learnable_levels, shares)
 
 
 def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
@@ -601,7 +612,7 @@ def write_quality(
         questions: the contract's questions, from `question_texts`.
     """
     # The heads.
-    heads = _Heads(flags, several=len(studies) > 1, scored=bool(set(MAIN_HEADS) & set(studies)))
+    heads = _Heads(flags, has_several_heads=len(studies) > 1, has_score_head=bool(set(MAIN_HEADS) & set(studies)))
     for target, study in studies.items():
         if isinstance(study, GradedStudy):
             heads.add_graded(target, study)
@@ -611,9 +622,9 @@ def write_quality(
     evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
     reads_decisions = evidence.schema == DECIDED
     if reads_decisions:
-        kept_columns = heads.narrow(len(evidence.feature_names))
-        schema_name, feature_names = DECIDED, tuple(evidence.feature_names[column] for column in kept_columns)
-        X = evidence.features[:, kept_columns]
+        columns_read = heads.narrow(len(evidence.feature_names))
+        schema_name, feature_names = DECIDED, tuple(evidence.feature_names[column] for column in columns_read)
+        X = evidence.features[:, columns_read]
     else:
         feature_schema = schema(evidence.schema if heads.grown else ALONE)
         schema_name, feature_names = feature_schema.name, feature_schema.names
@@ -623,12 +634,12 @@ def write_quality(
     origin = evidence.origin(next(iter(studies.values())).seed, command)
     # The models of all heads' answers; None if a model has no name, or if modes differ.
     generator, *others = {study.evidence.generator for study in studies.values()}
-    known_models = [model for model in (generator, *others) if model is not None]
-    if len({model.logprobs_mode for model in known_models}) > 1 or len(known_models) <= len(others):
+    named_models = [model for model in (generator, *others) if model is not None]
+    if len({model.logprobs_mode for model in named_models}) > 1 or len(named_models) <= len(others):
         generator = None
     elif others:
-        models = sorted({name for model in known_models for name in model.models})
-        generator = Generator(models[0], logprobs_mode=known_models[0].logprobs_mode, others=tuple(models[1:]))
+        models = sorted({name for model in named_models for name in model.models})
+        generator = Generator(models[0], logprobs_mode=named_models[0].logprobs_mode, others=tuple(models[1:]))
     return write_checkpoint(
         path,
         Export(
@@ -657,8 +668,8 @@ def write_quality(
             logprobs_reader=evidence.logprobs_reader,
             calibration=", ".join(dict.fromkeys(name for h in heads.fitted.values() for name in h.calibrations)),
             metrics=heads.metrics,
-            audits=heads.checks,
-            not_audited=heads.not_made,
+            audits=heads.audits,
+            not_audited=heads.not_audited,
             thresholds=heads.thresholds,
             stored=heads.stored,
             runs=heads.runs,
@@ -673,13 +684,14 @@ class _Heads:
     """The heads of one checkpoint, and what each head adds to it: metrics, audits, thresholds and lines of the card."""
 
     flags: FlagOptions
-    several: bool
-    scored: bool
+    has_several_heads: bool
+    has_score_head: bool
     """Whether one of the heads gives the score; otherwise the flag may be about `agreement`."""
     fitted: dict[str, FittedHead] = field(default_factory=dict)
     metrics: dict[str, Interval] = field(default_factory=dict)
-    checks: list[Finding] = field(default_factory=list)
-    not_made: list[str] = field(default_factory=list)
+    audits: list[Finding] = field(default_factory=list)
+    not_audited: list[str] = field(default_factory=list)
+    """Audits that could not be made, and why."""
     thresholds: dict[str, float] = field(default_factory=dict)
     """Thresholds besides those in `stored`."""
     stored: StoredFlags = field(default_factory=StoredFlags)
@@ -688,13 +700,13 @@ class _Heads:
     """Number of runs from which the head that gives the score learned."""
     lines: list[str] = field(default_factory=list)
     """Lines of the card about the heads."""
-    average: dict[str, float] = field(default_factory=dict)
-    """Maps a head to the share of answers with its label."""
-    scale: dict[str, float] = field(default_factory=dict)
+    positive_shares: dict[str, float] = field(default_factory=dict)
+    """Maps a head to the share of its labelled answers whose label is 1."""
+    scales_between_runs: dict[str, float] = field(default_factory=dict)
     """Maps a head to how much the scales of its runs differ."""
     flagged_by: str = ""
     """Head that the threshold `flag` is about, if it is not the score; else empty."""
-    strangers: bool = False
+    for_new_tasks: bool = False
     """Whether the predictor is for models and tasks outside its training runs: it then has no base rates, and no
     threshold that depends on a base rate."""
 
@@ -710,11 +722,19 @@ class _Heads:
 
         If a head has trees, all `width` features are kept.
         """
-        parts = [part for head in self.fitted.values() for part in (head.steps if isinstance(head, Level) else (head,))]
-        linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
-        if len(linear) < len(parts):
+        probability_heads = [
+            head_part
+            for head in self.fitted.values()
+            for head_part in (head.level_heads if isinstance(head, Level) else (head,))
+        ]
+        linear = [
+            head_part
+            for head_part in probability_heads
+            if isinstance(head_part, RunProbability) and head_part.scorer.trees is None
+        ]
+        if len(linear) < len(probability_heads):
             return list(range(width))
-        kept_columns = sorted(
+        columns_read = sorted(
             {
                 linear_head.scorer.read.places[int(i)]
                 for linear_head in linear
@@ -722,18 +742,21 @@ class _Heads:
             }
         )
 
-        def narrow_head(part: RunProbability) -> RunProbability:
-            before = part.scorer.read
-            closest = tuple(np.array(before.closest)[kept_columns].tolist()) if before.closest else ()
-            columns = LadderColumns(tuple(range(len(kept_columns))), {}, before.logprobs, closest=closest)
-            return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept_columns], read=columns))
+        def narrow_head(head_part: RunProbability) -> RunProbability:
+            before = head_part.scorer.read
+            closest = tuple(np.array(before.closest)[columns_read].tolist()) if before.closest else ()
+            columns = LadderColumns(tuple(range(len(columns_read))), {}, before.logprobs, closest=closest)
+            return replace(
+                head_part,
+                scorer=replace(head_part.scorer, weights=head_part.scorer.weights[columns_read], read=columns),
+            )
 
         for name, head in self.fitted.items():
             if isinstance(head, Level):
-                self.fitted[name] = replace(head, steps=tuple(map(narrow_head, head.steps)))
+                self.fitted[name] = replace(head, level_heads=tuple(map(narrow_head, head.level_heads)))
             elif isinstance(head, RunProbability):
                 self.fitted[name] = narrow_head(head)
-        return kept_columns
+        return columns_read
 
     def base_rates(self) -> dict[str, Any]:
         """Returns the contract's entry with the runs' base rates; empty if the predictor was trained on one run."""
@@ -742,10 +765,17 @@ class _Heads:
             return {}
         runs: dict[str, dict[str, float]] = {}
         for name, head in heads.items():
-            for run, shift in head.shifts.items() if not self.strangers else ():
+            for run, shift in head.shifts.items() if not self.for_new_tasks else ():
                 runs.setdefault(run, {})[name] = shift
         between = {name: head.between for name, head in heads.items()}
-        return {BASE_RATES_KEY: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
+        return {
+            BASE_RATES_KEY: {
+                "between": between,
+                "scale": self.scales_between_runs,
+                "average": self.positive_shares,
+                "runs": runs,
+            }
+        }
 
     def add_graded(self, target: str, study: GradedStudy) -> None:
         """Fits the head of a graded target."""
@@ -756,9 +786,11 @@ class _Heads:
         self._note(target, figures, audits, NOT_AUDITED)
         low, high = SCALES[target]
         head_line = f"{target}: {head.kind}, {low} to {high}, {len(study.evidence.table)} answers"
-        unlearned_steps = [str(step) for step in range(low + 1, high + 1) if step not in study.data.steps]
-        if study.data.steps and unlearned_steps:
-            head_line += f"; too few answers to learn the step to {', '.join(unlearned_steps)}: its share is taken"
+        unlearned_levels = [
+            str(level) for level in range(low + 1, high + 1) if level not in study.data.learnable_levels
+        ]
+        if study.data.learnable_levels and unlearned_levels:
+            head_line += f"; too few answers to learn the step to {', '.join(unlearned_levels)}: its share is taken"
         self.lines.append(head_line)
 
     def add_probability(self, target: str, study: Study) -> None:
@@ -768,14 +800,14 @@ class _Heads:
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
         climb = not ladder.new_tasks
-        sample, only, bar = evidence.sample(), ladder.only, ladder.bar
-        head = fit_probability(sample, roles, inverted=inverted, climb=climb, only=only, bar=bar, seed=seed)
+        sample, only_number, bar = evidence.sample(), ladder.only, ladder.bar
+        head = fit_probability(sample, roles, inverted=inverted, climb=climb, only=only_number, bar=bar, seed=seed)
         self.fitted[target] = head
-        self.strangers = self.strangers or ladder.new_tasks
+        self.for_new_tasks = self.for_new_tasks or ladder.new_tasks
         share = float(table.y.mean())
-        self.average[target] = 1 - share if inverted else share
+        self.positive_shares[target] = 1 - share if inverted else share
         learning_rows = roles.learning
-        self.scale[target] = scales_between(
+        self.scales_between_runs[target] = scales_between(
             head.scorer.score(X[learning_rows]), table.y[learning_rows], runs[learning_rows]
         )
         # Held-out figures and audits.
@@ -789,7 +821,9 @@ class _Heads:
             weights = cluster_weights(table.groups.tolist(), RANK_RESAMPLES, seed)
             figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)
-        head_line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
+        head_line = (
+            f"{target}: {head.kind}, a probability, {len(table)} answers, {self.positive_shares[target]:.0%} positive"
+        )
         # Thresholds. A threshold of these runs says nothing of new tasks.
         if not ladder.new_tasks:
             scores, rows = head.scorer.score_of(X, runs), roles.calibration  # with the base rates of the runs
@@ -801,7 +835,7 @@ class _Heads:
             if target == CRITICAL:
                 self.thresholds |= critical_thresholds(answers, seed=seed)
             elif target == AGREEMENT:
-                if not self.scored:
+                if not self.has_score_head:
                     self.stored, self.runs = (
                         flagging_without_labels(answers, self.flags, seed=seed),
                         len(np.unique(runs)),
@@ -850,11 +884,11 @@ class _Heads:
             audits: the findings.
             skipped: audits that could not be made, and why.
         """
-        prefix = f"{target}." if self.several else ""
+        prefix = f"{target}." if self.has_several_heads else ""
         self.metrics.update({f"{prefix}{name}": value for name, value in figures.items()})
         prefix = f"not {target}." if target in INVERTED else prefix  # audits saw inverted labels
-        self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
-        self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
+        self.audits.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        self.not_audited.extend(f"{prefix}{reason}" for reason in skipped)
 
     def summary(self, feature_names: Sequence[str], *, reads_decisions: bool) -> str:
         """Returns the card's first paragraph, without the meaning of the thresholds.

@@ -35,7 +35,7 @@ from metaprobe.training.folds import Roles, Rows, final_roles, group_folds
 from metaprobe.training.linear_probe import LinearProbe, fit_linear_probe, unseen_probe_scores
 from metaprobe.training.methods import Fitted, blend_weights, control_methods, fit_word_weights, terms_of
 from metaprobe.training.stored_states import InMemory, States
-from metaprobe.training.study import CrossFit, crossfit, measure_held_out
+from metaprobe.training.study import RANK_RESAMPLES, CrossFit, crossfit, measure_held_out
 from metaprobe.training.text_data import TextData, grouped_by_content, load_texts
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of
 from metaprobe.training.training_options import AdapterOptions, TextOptions, WrongOptions, question_texts
@@ -60,8 +60,6 @@ TERMS_POSITION = "terms"
 states of one layer and one position.
 """
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
-RANK_RESAMPLES = 400
-"""Number of bootstrap resamples for rank correlations, which are slow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
