@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from shlex import quote
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint, difference_from_rows
@@ -40,6 +41,18 @@ def describe(checkpoint: Checkpoint) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
+def describe_adapted(checkpoint: Checkpoint) -> str:
+    """Returns what an adapted checkpoint flags, and the commands that use it next. Control characters are escaped."""
+    path = quote(str(checkpoint.path))
+    next_lines = [
+        f"metaprobe score {path} NEW.jsonl",
+        f"metaprobe serve {path} --upstream http://HOST:PORT/v1",
+        f"metaprobe inspect {path}    # metrics, origin, inputs",
+    ]
+    lines = [f"adapted     {checkpoint.path}", *_verdict_lines(checkpoint.manifest), *_section("next", next_lines)]
+    return "\n".join(printable(line) for line in lines)
+
+
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
     """Returns the lines of `metaprobe verify`: what loading has verified.
 
@@ -59,9 +72,8 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def _lines(manifest: Manifest) -> Iterator[str]:
-    """Yields the lines that describe a checkpoint, from whether it can be trusted to the versions that made it."""
-    # Whether its numbers can be trusted.
+def _verdict_lines(manifest: Manifest) -> Iterator[str]:
+    """Yields the lines that say whether a checkpoint's numbers can be trusted, and what it flags."""
     source_digest = manifest.contract.get("adapted_from")
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
     if not manifest.audits and isinstance(source_digest, str):
@@ -78,10 +90,15 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"
-    # Flags, metrics and audits.
     nouns = label_nouns(manifest.contract)
     if flagging := flag_sentences(manifest, manifest.metrics, nouns):
         yield from _section("flagging", [*flagging, *flag_table(manifest, nouns)])
+
+
+def _lines(manifest: Manifest) -> Iterator[str]:
+    """Yields the lines that describe a checkpoint, from whether it can be trusted to the versions that made it."""
+    yield from _verdict_lines(manifest)
+    # Metrics and audits.
     metric_lines = [
         f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()
     ]

@@ -212,6 +212,7 @@ def adapt(
     agreement, the labels correct the order too. As many answers are flagged as are
     expected to be wrong, unless an option says otherwise.
     """
+    from metaprobe.checkpoints.description import describe_adapted
     from metaprobe.training.adapt import adapt_quality
 
     checkpoint_written = adapt_quality(
@@ -226,7 +227,7 @@ def adapt(
         seed=seed,
         command=command_line(),
     )
-    say_checkpoint(checkpoint_written)
+    click.echo(describe_adapted(checkpoint_written))
 
 
 @command(COMMAND_GROUP, "Explicit against implicit metacognition: report and tables.")
