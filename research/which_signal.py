@@ -14,17 +14,15 @@ import numpy as np
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.quickstart import LABEL_COUNT, RECORDED, TARGET, adapt_to_labels, predict_log_odds
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.training.advise import SIGNAL_TITLES
+from metaprobe.training.advise import MIN_OUTCOME_GROUPS, SIGNAL_TITLES, TRAINING_PAYS
 from metaprobe.training.panel.fitted_panel import MIN_PANEL_GROUPS
 from metaprobe.training.rescale import MIN_RESCALE_LABELS
 from research.agreement.measure import SAMPLINGS, USUAL_FREE, agreement_way, labels_way
-from research.before.measure import standing
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
 from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
 from research.pictures import read
 from research.production.gate import looks_told
-from research.quality.equal_terms import coders
 from research.routing.measure import over_fixed
 
 PAGE = ROOT / "docs" / "choose.md"
@@ -270,34 +268,33 @@ def label_draws(draws: int = DRAWS) -> dict[str, Any]:
 
 
 def in_short() -> list[list[str]]:
-    """Returns the rows of README: for each situation what to do, its gain and cost, and where a simple way will do."""
-    pairs = headline.controlled(headline.gains(headline.read()))
-    stands = sum(pair.stands for pair in pairs)
+    """Returns the rows of README: for each reader what to do, its gain and cost, and where a simple way will do."""
     panel = read("panel")["samples"]
-    size, stores = SHOWN[-1], list(panel.values())
-    rows = [one["sizes"][size] for one in stores]
-    better = ahead(over_strongest(row)[1] for row in rows)
-    stops = [over_simple(one["budgets"][budget]) for one in stores for budget in STOPPED]
+    better = ahead(over_strongest(one["sizes"][SHOWN[-1]])[1] for one in panel.values())
+    stops = [over_simple(one["budgets"][budget]) for one in panel.values() for budget in STOPPED]
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for one in read("routing").values() for row in one["rows"]]
     fixed = list(over_fixed(read("routing")).values())
-    (words, states, _), few = of_texts(), read("no_labels")["stores"]
-    trained = coders(read("equal_terms"))
+    few = read("no_labels")["stores"]
     way = agreement_way(*SAMPLINGS[0])
     as_labels = [one["over"][way][labels_way(50)]["all"] for one in few.values()]
-    by_fifty = [one["over"][labels_way(50)][USUAL_FREE]["all"] for one in few.values()]
     taught, labelled, free = (
         np.mean([one["ways"][name]["all"] for one in few.values()]) for name in (way, labels_way(50), USUAL_FREE)
     )
-    before = [
-        (name, standing(one))
-        for task in read("before")["tasks"].values()
-        for name, one in task["labels"]["200"].items()
-    ]
-    stood = [word for _, word in before]
-    looks = [one["gain"] for task in read("gate").values() for one in task["report"]["looks"]]
     return [
+        [
+            "a log with log-probabilities: [adapt](docs/adapt.md)",
+            "P(right), a flag",
+            "20-50 labels",
+            f"keeps the order of `{USUAL_FREE}`; [train](docs/train.md) from {TRAINING_PAYS} labels on",
+        ],
+        [
+            "a service: [proxy](docs/serve.md), [watch](docs/watch.md)",
+            "both, live; alarms on drift",
+            "another `base_url`",
+            "plain refusals get scores",
+        ],
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
             f"a flag; AUROC {taught:.3f}, by 50 labels {labelled:.3f}, `{USUAL_FREE}` {free:.3f}",
@@ -306,60 +303,19 @@ def in_short() -> list[list[str]]:
             f"[sets](docs/research/no-labels.md) ({sizes(few)})",
         ],
         [
-            "log-probabilities: [adapt](docs/adapt.md), [train](docs/train.md)",
-            f"P(right), a flag; trained on 50 labels, against `{USUAL_FREE}`: +{ahead(by_fifty)} "
-            f"-{behind(by_fifty)} of {len(few)} sets",
-            "20-50 labels",
-            f"adapting keeps the order; trained on 800+, against free numbers: +{ahead(trained)} -{behind(trained)} of "
-            f"{len(trained)} [sets](docs/research/ladder.md)",
+            "several models or samples: [router, panel](docs/route.md)",
+            f"agents, against fixed ways: +{fixed.count('ahead')} -{fixed.count('behind')} of {len(fixed)} "
+            f"[pairs](docs/research/routing.md); samples: +{sooner} -{later} of {len(stops)} "
+            f"[cases](docs/research/panel.md)",
+            f"{MIN_PANEL_GROUPS}-{MIN_OUTCOME_GROUPS['router']} labelled questions",
+            f"against the best way, agents: +{asked.count('ahead')} -{asked.count('behind')} of {len(asked)} budgets; "
+            f"samples: +{better} of {len(panel)} sets",
         ],
         [
-            "a service: [proxy](docs/serve.md), [watch](docs/watch.md)",
-            "both, live; drift",
-            "another `base_url`",
-            "plain refusals score",
-        ],
-        [
-            "outcomes of models: [predict](docs/route.md#before-any-answer)",
-            "P(right) before asking",
-            "200 labels",
-            f"a small model's states against every control: +{stood.count('ahead')} "
-            f"-{stood.count('behind')} of {len(stood)} [pairs](docs/research/before.md)",
-        ],
-        [
-            "samples: [panel](docs/several-answers.md); agents: [router](docs/route.md)",
-            f"accuracy at equal answers: +{sooner} -{later} of {len(stops)} "
-            f"[cases](docs/research/panel.md); agents, against fixed ways: +{fixed.count('ahead')} "
-            f"-{fixed.count('behind')} of {len(fixed)} [pairs](docs/research/routing.md)",
-            f"{MIN_PANEL_GROUPS} labelled questions",
-            f"kept answer, against the best way: +{better} of {len(stores)} sets; agents: +{asked.count('ahead')} "
-            f"-{asked.count('behind')} of {len(asked)} budgets",
-        ],
-        [
-            "a stream: [gate](docs/streams.md)",
-            "early stops",
-            "labels",
-            f"against the mean log-probability: +{sum(one['low'] > 0 for one in looks)} "
-            f"-{sum(one['high'] < 0 for one in looks)} of {len(looks)} [looks](docs/research/gate.md) "
-            f"({looks_by_form()} by question form; {sizes(read('gate'))})",
-        ],
-        [
-            "weights: [probe](docs/probes.md)",
-            f"AUROC {median(aurocs(BLEND)):.2f} ({sizes(headline.read())})",
-            f"{min(pair['n'] for pair in pairs_measured()):,}+ labels",
-            f"against every control: +{stands} of {len(pairs)} [pairs](docs/research/probes.md)",
-        ],
-        [
-            "stated confidence: [compare](docs/compare.md) it with implicit signals",
-            "a report",
+            "research: [compare](docs/compare.md) stated confidence with implicit signals",
+            "a report with intervals",
             "labels",
             f"stated: median AUROC {median(aurocs(STATED)):.2f} ({sizes(headline.read())})",
-        ],
-        [
-            "text: [reader](docs/text.md)",
-            f"words: AUROC {median(words):.2f}",
-            "labels",
-            f"hidden states against words: +{ahead(states)} -{behind(states)} of {len(states)} [sets](docs/choose.md)",
         ],
     ]
 
