@@ -136,7 +136,7 @@ class LabelledStates:
         return np.asarray(np.sqrt(((self.points - point) ** 2).sum(axis=1)))
 
     def with_points(self, points: NDArray[np.float32]) -> "LabelledStates":
-        """Returns the same space with the coordinates of other labelled questions."""
+        """Returns a copy that holds `points`, the coordinates (n, k + 1) of other labelled questions."""
         return replace(self, points=points)
 
     def to_bytes(self) -> bytes:
