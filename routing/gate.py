@@ -39,8 +39,8 @@ STATES_INPUT = "states"
 """Input of the graph that holds the mean of the newest hidden states; NaN if there are none."""
 LOGPROBS_ALONE = ""
 BESIDE_LOGPROBS = (LOGPROBS_ALONE, QUESTION_INPUT, STATES_INPUT)
-"""What an answer may bring beside its log-probabilities: nothing, its question, or its hidden states too. Each has
-thresholds of its own.
+"""Names of what an answer may bring beside its log-probabilities: nothing, its question, or its hidden states too.
+Each has thresholds of its own.
 """
 BUNDLED_GATE = f"{BUNDLED}gate"
 NUMBER_TYPES = (float, int, np.floating, np.integer)

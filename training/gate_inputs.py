@@ -1,4 +1,4 @@
-"""What answers bring to the streaming gate beside their log-probabilities, joined with these where it pays.
+"""Joins the inputs that answers bring to the streaming gate beside their log-probabilities, where they pay.
 
 That is the form of the question, and the hidden states from which the tokens were drawn. An answer may come without
 its question or without states. Answers that bring the question, and answers that bring states too, have a score, a
@@ -32,7 +32,7 @@ GraphInputs = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GateInputs:
-    """What n answers bring to a gate."""
+    """Inputs that n answers bring to a gate."""
 
     features: Features
     """Features (n, d) of the gate's schema."""
@@ -47,7 +47,7 @@ class GateInputs:
 
     @property
     def beside(self) -> str:
-        """What the answers bring beside the log-probabilities, one of `routing.gate.BESIDE_LOGPROBS`."""
+        """Name of what the answers bring beside the log-probabilities, one of `routing.gate.BESIDE_LOGPROBS`."""
         if self.states is not None:
             return STATES_INPUT
         return LOGPROBS_ALONE if self.forms is None else QUESTION_INPUT
