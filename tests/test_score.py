@@ -130,12 +130,14 @@ def test_ids_of_other_kinds_name_a_line_in_one_order(tmp_path: Path) -> None:
     assert [line["id"] for line in lines] == ["own", "7", "8", "r/t-1", "c-2", "c-3", "line-7"]
 
 
-def test_flagged_prints_only_flagged_answers_and_counts_the_others(tmp_path: Path) -> None:
+def test_flagged_answers_are_counted_and_with_flagged_alone_printed(tmp_path: Path) -> None:
     unsure = {**CHOICE, "logprobs": {"content": [{"token": "t", "logprob": -3.0}] * 4}}
     path = tmp_path / "lines.jsonl"
     records = [LINE, {"id": "unsure", "response": {"choices": [unsure]}}, {"id": "none", "response": None}]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    every = [json.loads(line) for line in score(path, "--flag-below", "0.3").stdout.splitlines()]
+    whole = score(path, "--flag-below", "0.3")
+    assert "flagged 1 of 3 lines; of 1 it is not known" in whole.stderr
+    every = [json.loads(line) for line in whole.stdout.splitlines()]
     assert [line["flagged"] for line in every] == [False, True, None]
     result = score(path, "--flag-below", "0.3", "--flagged")
     assert [json.loads(line) for line in result.stdout.splitlines()] == [every[1]]

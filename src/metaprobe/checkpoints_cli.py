@@ -239,7 +239,7 @@ def score(
     if scored_count < line_count:
         where_reasons_are = "without --flagged the lines say why" if flagged else "the reasons stand in the lines"
         click.echo(f"scored {scored_count} of {line_count} lines; {where_reasons_are}", err=True)
-    if flagged and line_count:
+    if judged_count or (flagged and line_count):
         click.echo(
             f"flagged {flagged_count} of {line_count} lines; of {line_count - judged_count} it is not known", err=True
         )
