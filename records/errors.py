@@ -24,6 +24,8 @@ class InvalidResponse(RecordError):
 
     other_tokens: bool = False
     """Whether the answer is complete, but its log-probabilities belong to other tokens or to a part of it."""
+    lacks_logprobs: bool = False
+    """Whether the answer is complete, but came without any log-probability."""
 
 
 def of_other_tokens(message: str) -> InvalidResponse:
@@ -36,6 +38,7 @@ def of_other_tokens(message: str) -> InvalidResponse:
 class NoLogprobs(InvalidResponse):
     """A complete answer that came without log-probabilities."""
 
+    lacks_logprobs = True
     placeholders: bool = False
     """Whether numbers came that are only placeholders, for example all 0."""
 

@@ -233,7 +233,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
             f"{reason}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
             " response out"
         )
-        error.placeholders = True
+        error.placeholders, error.lacks_logprobs = True, False
         raise error
 
 

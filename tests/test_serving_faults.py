@@ -95,6 +95,23 @@ def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, 
         assert reason in verdict["reason"]
 
 
+def test_log_probabilities_that_the_upstream_drops_are_its_fault_in_the_reason_the_log_and_the_metrics(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with before_faults(checkpoint, 60) as asked:
+        verdicts = [
+            verdict_of(asked.chat("c:no-logprobs", "forgetful")),
+            verdict_in(asked.chat("d:no-logprobs", "forgetful", stream=True)),
+        ]
+        counted = asked.get("/metrics", authorization=f"Bearer {KEY}").text
+    for verdict in verdicts:
+        assert "the upstream was asked for logprobs and sent none" in verdict["reason"]
+        assert "logprobs=True" not in verdict["reason"]
+    assert 'metaprobe_errors_total{code="logprobs_dropped"} 2.0' in counted
+    said = [record for record in caplog.messages if "asked for logprobs of forgetful" in record]
+    assert len(said) == 1
+
+
 def test_what_is_no_json_passes_untouched(faulty: Served) -> None:
     assert faulty.ask("a:html").content == b"<html>Welcome to the proxy</html>"
     assert faulty.ask("a:malformed").content.startswith(b'{"id": "x"')

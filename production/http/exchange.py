@@ -44,7 +44,7 @@ from metaprobe.production.http.completion_json import (
     combine_verdicts,
     with_verdict,
 )
-from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.judges import PLAIN_NAME, Scorer
 from metaprobe.production.http.metrics import Metrics, Seldom
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.production.http.settings import Settings
@@ -112,7 +112,6 @@ CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
 _NAMES_LOGPROBS = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
 def logprobs_failure(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -227,7 +226,7 @@ class Declined:
             " without: for %g s the model is asked without, and its answers have no score; switch log-probabilities on"
             " at the upstream if they are to be scored",
             why,
-            model if _PLAIN_NAME.fullmatch(model) else "a model with an odd name",
+            model if PLAIN_NAME.fullmatch(model) else "a model with an odd name",
             asked_for,
             REMEMBER_S,
         )
@@ -614,7 +613,12 @@ class Exchange(ABC):
         except UNREADABLE:
             return body, self.not_scored(NO_OBJECT)
         why_unscored = self._none_because(no_logprobs_reason)
-        verdicts = [scorer.none(why_unscored) if why_unscored else scorer.verdict(choice) for choice in choices]
+        verdicts = [
+            scorer.none(why_unscored)
+            if why_unscored
+            else scorer.verdict(choice, asked_model=None if chat is None else chat.model)
+            for choice in choices
+        ]
         if count > len(choices):
             beyond_reason = beyond_limit(count)
             verdicts.append(scorer.none(beyond_reason))

@@ -6,6 +6,7 @@ Checkpoints that judge an answer by its text alone are used for decisions, by th
 import asyncio
 import hashlib
 import logging
+import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -39,6 +40,9 @@ from metaprobe.production.http.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 _seldom = Seldom(logger)
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
+"""Names of models that the log shows as they are."""
 
 
 class Allowance:
@@ -135,11 +139,17 @@ class Scorer:
         logging_scorer._request = request
         return logging_scorer
 
-    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
+    def verdict(
+        self, response: object, allowance: Allowance | None = None, *, asked_model: str | None = None
+    ) -> dict[str, Any]:
         """Returns the verdict on a response of any kind that `QualityPredictor.predict` accepts.
 
-        If there is no verdict, `score` is null and there is a reason. `allowance` is shared by the responses of one
-        request; without it each response has its own.
+        If there is no verdict, `score` is null and there is a reason.
+
+        Args:
+            response: the response.
+            allowance: shared by the responses of one request; without it each response has its own.
+            asked_model: model that an upstream was asked for, with log-probabilities; None if no upstream was asked.
         """
         parsed: ParsedResponse | ParsedText | None = None
         granted_allowance = None
@@ -150,7 +160,8 @@ class Scorer:
                 granted_allowance.take(len(parsed.logprobs))
             verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # as parsed for it
         except (InvalidResponse, ContractMismatch) as error:
-            verdict = self._no_verdict(str(error))
+            is_dropped = asked_model is not None and isinstance(error, InvalidResponse) and error.lacks_logprobs
+            verdict = self._no_verdict(self._dropped(asked_model or "") if is_dropped else str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
@@ -164,6 +175,16 @@ class Scorer:
         ):
             self._shadow._score_as_shadow(verdict, parsed, self._request)
         return verdict_fields
+
+    def _dropped(self, model: str) -> str:
+        """Counts, and logs seldom, that the upstream dropped log-probabilities. Returns the reason for no score."""
+        self._metrics.errors.labels("logprobs_dropped").inc()
+        name = model if PLAIN_NAME.fullmatch(model) else "a model with an odd name"
+        _seldom(
+            f"the upstream was asked for logprobs of {name} and answered without them: its answers have no score; "
+            "`metaprobe doctor` shows what the upstream sends"
+        )
+        return "no log-probabilities: the upstream was asked for logprobs and sent none; switch them on there"
 
     def none(self, reason: str) -> dict[str, Any]:
         """Returns a verdict without a score, with the reason."""

@@ -860,7 +860,7 @@ class _Asking:
         if completion.no_logprobs_reason and not self.chat.wants_logprobs:
             return scorer.none(completion.no_logprobs_reason)
         try:
-            return await aside(len(completion.raw), partial(scorer.verdict, completion.raw))
+            return await aside(len(completion.raw), partial(scorer.verdict, completion.raw, asked_model=model))
         except Busy as busy:  # the answer is paid for, and passes on without a score
             return scorer.none(unscored(busy))
 

@@ -246,6 +246,8 @@ class ScoredStream:
         self._scorer = scorer
         self._gated_reason = gated_reason
         self._chat_request = chat_request
+        self._asked_model = None if chat_request is None else chat_request.model
+        """Model that the upstream was asked for with log-probabilities; None if the request passed unchanged."""
         self._hides = chat_request is not None and chat_request.is_changed
         """Whether the caller gets fewer log-probabilities than arrive."""
         self._hides_all = chat_request is not None and not chat_request.wants_logprobs
@@ -578,7 +580,7 @@ class ScoredStream:
                 self._verdict_sent = True
                 for chunk in map(_object, (*chunks[:1], *chunks[-1:])):
                     self._answer_fields.update({name: chunk[name] for name in _ANSWER_FIELDS if name in chunk})
-                return self._chunk(self._choice(0), self._scorer.verdict(parsed))
+                return self._chunk(self._choice(0), self._scorer.verdict(parsed, asked_model=self._asked_model))
             self._read_chunk_by_chunk()
         self._verdict_sent = True
         # An empty delta, not an empty list of choices: many callers read `chunk.choices[0]` without a check.
@@ -605,7 +607,9 @@ class ScoredStream:
             response = answer.response()
         except InvalidResponse as error:  # the chunks are of more than one answer
             return self._scorer.none(str(error))
-        verdict = self._scorer.verdict({**self._usage_field, **response, "n": len(self._choices)})
+        verdict = self._scorer.verdict(
+            {**self._usage_field, **response, "n": len(self._choices)}, asked_model=self._asked_model
+        )
         verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
         return verdict
 
