@@ -100,7 +100,7 @@ class HiddenProbe(Pretrained):
     guard: CanaryGuard
     """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
     on_mismatch: OnMismatch = "warn"
-    """What to do with a call of a model that the probe was not trained on, and with hidden states of another model.
+    """Treatment of a call of a model that the probe was not trained on, and with hidden states of another model.
 
     `warn` warns and reads the states. `refuse` raises `ContractMismatch`. `ignore` reads them, and leaves out the check
     of their source. `note` gives no warning about models, because the caller writes a note into the verdict.

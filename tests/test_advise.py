@@ -34,13 +34,15 @@ def line(
     group: str = "",
     text: str = "four!",
     judged: bool = False,
+    asked: int | None = None,
 ) -> str:
+    """A line of a log. `asked`: number in the question; by default `i`."""
     choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     told = {
         "id": f"q{i}",
         "group": group or f"q{i}",
         "model": "smollm2-135m",
-        "messages": [{"role": "user", "content": f"What is {i} + 1?"}],
+        "messages": [{"role": "user", "content": f"What is {i if asked is None else asked} + 1?"}],
         "response": {"choices": [choice | ({"logprobs": LOGPROBS} if numbers else {})]},
     }
     told |= {"decisions": DECIDED} if judged else {}
@@ -52,7 +54,7 @@ LOGS = {
     "numbers, enough labels to adapt": [line(i, label=int(i < 4)) for i in range(30)],
     "numbers, too few labels to train": [line(i, label=i % 2) for i in range(199)],
     "numbers, enough labels to train": [line(i, label=i % 2) for i in range(200)],
-    "several answers": [line(i, label=i % 3 % 2, group=f"g{i // 3}") for i in range(60)],
+    "several answers": [line(i, label=i % 3 % 2, group=f"g{i // 3}", asked=i // 3) for i in range(60)],
     "text alone": [line(i, label=i % 2, numbers=False) for i in range(30)],
     "judged": [line(i, label=i % 2, judged=True) for i in range(30)],
     "stated": [line(i, label=i % 2, numbers=False, text="four. Confidence: 0.9") for i in range(30)],
@@ -327,3 +329,11 @@ def test_long_labelled_answers_are_advised_a_gate_that_the_command_trains(
     done = CliRunner().invoke(main, shlex.split(gate)[1:])
     assert done.exit_code == 0, done.output
     assert Path("out/gate/manifest.json").is_file()
+
+
+def test_answers_that_share_a_group_and_not_their_messages_are_no_samples(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(line(i, label=i % 2, group=f"g{i // 3}") for i in range(60)), encoding="utf-8")
+    [samples] = [one for one in advise(file).signals if one.signal == "samples"]
+    assert not samples.supported
+    assert "question_id" in samples.why

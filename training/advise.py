@@ -67,8 +67,8 @@ class Contents:
     """Questions with an answer that a label calls wrong."""
     models: Counter[str] = field(default_factory=Counter)
     by_question: Counter[tuple[str, str]] = field(default_factory=Counter)
-    by_item: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of answers to each item of a run store, where a group may hold several questions."""
+    by_sampled_question: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Number of answers to each question, where a group may hold several questions."""
     by_stage: Counter[str] = field(default_factory=Counter)
     """Number of labelled answers of each stage."""
     long: Counter[bool] = field(default_factory=Counter)
@@ -80,8 +80,14 @@ class Contents:
     taken: Counter[str] = field(default_factory=Counter)
     """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
 
-    def add(self, run: Run, name: str) -> None:
-        """Counts a run's labelled answers to the question `name`. If the run has no label, counts all its answers."""
+    def add(self, run: Run, name: str, *, names_question: bool = True) -> None:
+        """Counts a run's labelled answers. If the run has no label, counts all its answers.
+
+        Args:
+            run: the run.
+            name: its question, or a group that several questions may share.
+            names_question: whether `name` is the question; else answers to equal messages are samples of one.
+        """
         question = run.item.task, name
         right = {label.call_id: bool(label.value) for label in run.labels if label.name == TARGET}
         for call in run.calls:
@@ -93,7 +99,8 @@ class Contents:
             self.with_prompts += bool(call.messages)
             self.models[call.model] += bool(call.model)
             self.by_question[question] += 1
-            self.by_item[run.item.task, run.item.id] += 1
+            texts = [message.content for message in call.messages] or [run.item.question]
+            self.by_sampled_question[*question, *(() if names_question else texts)] += 1
             self.by_stage[call.stage] += call.id in right
             if call.id in right and call.logprobs is not None and len(call.logprobs) >= LONG_ANSWER_TOKENS:
                 self.long[right[call.id]] += 1
@@ -172,7 +179,8 @@ def advise(path: Path) -> Advised:
             on_left_out=lambda sample, reason: left_out.update([reason]),
         )
         for line in logged_lines:
-            contents.add(line.run, question_id_of(line.record, line.run.item.id))
+            name = question_id_of(line.record, line.run.item.id)
+            contents.add(line.run, name, names_question=QUESTION_KEY in line.record)
             contents.taken[line.label_source] += bool(line.label_source)
         bad.sound = contents.answers + left_out.total()
         bad.check()
@@ -314,12 +322,11 @@ def _signals(contents: Contents, import_commands: tuple[str, ...], store_path: s
     why = f"{stated_count:,} answers state one" if stated_count else "no answer states one: ask for it, or leave it"
     yield Advice("stated", bool(stated_count), why, compare_commands if stated_count else ())
     # Several answers to one question.
-    questions = contents.by_question if line_file else contents.by_item
-    repeated_count = sum(count > 1 for count in questions.values())
+    repeated_count = sum(count > 1 for count in contents.by_sampled_question.values())
     if not repeated_count:
         why = "no question has two answers: `metaprobe teach` asks each of your questions twice"
         if max(contents.by_question.values()) > 1:
-            why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION_KEY}"
+            why = f"answers share a group, and their messages differ: give samples of one question a {QUESTION_KEY}"
         yield Advice("samples", False, why, ())
     else:
         stage = contents.by_stage.most_common(1)[0][0] if contents.by_stage else ""
