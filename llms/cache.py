@@ -186,7 +186,9 @@ class CallCache(Database):
         """Returns the canaries' states that are stored under this name; None if there are none."""
         if name not in self._canaries and (stored := self.get(name)) is not None:
             with suppress(RecordError):
-                self._canaries[name] = CanaryStates.from_json(stored.text)
+                states = CanaryStates.from_json(stored.text)
+                if name == _CANARIES + states.digest:
+                    self._canaries[name] = states
         return self._canaries.get(name)
 
     def wrap(self, llm: LLM, *, on_call: "OnCall | None" = None) -> "CachedLLM":

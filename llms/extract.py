@@ -35,6 +35,7 @@ from metaprobe.llms.readings import (
 from metaprobe.llms.states_check import check_version, checked_engine
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES_PREFIX, STATES_SUFFIX, activation_bytes, write_canaries
+from metaprobe.records.canaries import CanaryStates, compare_canaries
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
@@ -179,20 +180,40 @@ def extract(
     )  # of this process's chunks
     watch.on_total(sum(min(shard_calls, len(ids_to_read) - chunk_begin) for chunk_begin in chunk_begins))
     report = ExtractReport(0, 0, len(selection.stored), selection.failed, 0, 0, disagreement)
+    written: list[Path] = []
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
     for readings in _chunks(_delayed_readings(store, llm, replay, ids_to_read), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
         hidden = {call_id: replace(states_read.hidden, canaries=canaries) for call_id, states_read in states.items()}
         write_canaries(store.path, hidden.values())
-        with atomic_write(store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}") as file:
+        path = store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}"
+        with atomic_write(path) as file:
             file.write(activation_bytes(hidden, model=model))
+        written.append(path)
         tokens = sum(r.tokens for r in readings)
         rebuilt, without_exact = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
         report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without_exact, None)
         watch.on_chunk(len(readings), tokens)
+    if canaries is not None and written:
+        _check_unchanged(replay, canaries, written)
     share.wait()
     return report
+
+
+def _check_unchanged(replay: Readings, before: CanaryStates, written: Sequence[Path]) -> None:
+    """Raises `RecordError`, and removes the files written, if the reader no longer gives the canaries' states that it
+    gave before it read the calls."""
+    after = replay.canaries()
+    checked = None if after is None else compare_canaries(before, after, before.layers)
+    if checked is not None and checked.passed:
+        return
+    for path in written:
+        path.unlink(missing_ok=True)
+    reason = "it no longer reads the canaries" if checked is None else checked.reason
+    raise RecordError(
+        f"the reader changed while it read the calls, and its {len(written)} files of states were removed: {reason}"
+    )
 
 
 def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], other_model: bool) -> float | None:

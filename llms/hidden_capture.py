@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import PLAIN_TEMPLATE, encode_text
+from metaprobe.records.canaries import CANARIES
 from metaprobe.records.segments import KindReader, TokenKind
 from metaprobe.records.types import LIVE_POSITIONS, FloatArray, Hidden
 
@@ -263,6 +264,29 @@ def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
     raise LLMError(
         f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last_layer} such as 0,{last_layer // 2}"
     )
+
+
+SAMPLE_TOKENS = 8
+"""Number of tokens that `source_sample` reads. They cost about as much as one token of an answer."""
+
+
+@torch.inference_mode()
+def source_sample(model: Any, tokenizer: Any, layers: Sequence[int]) -> tuple[object, ...]:
+    """Returns a value that is equal as long as nothing changes that the states of these layers depend on.
+
+    It holds the states of a few fixed tokens, so other weights, adapters, hooks and number formats change it, and so do
+    another chat template or tokenizer.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    ids = encode_text(tokenizer, CANARIES[0].answer)[:SAMPLE_TOKENS]
+    states: list[bytes] = []
+
+    def keep(_: int, hidden: Tensor) -> None:
+        states.append(hidden.float().cpu().numpy().tobytes())
+
+    with layer_hooks(model, layers, keep):
+        getattr(model, "base_model", model)(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    return str(template), tuple(ids), tuple(layers), tuple(states)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ except ModuleNotFoundError:
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import attends_to_whole_past, choose_batch
 from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, GivenAnswer, Grammars, StopTexts, generate
-from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
+from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers, source_sample
 from metaprobe.llms.known_good import library
 from metaprobe.llms.weights import (
     DEFAULT_MODEL,
@@ -154,10 +154,6 @@ class _Job:
     abandoned: Event = field(default_factory=Event)
 
 
-_UNREAD: Any = object()
-"""Marks that the canaries' states were not read yet. They are read with the first answer whose states are kept."""
-
-
 class LocalLLM:
     """Answers concurrent requests in batches. Log-probabilities are raw: the model's own, before temperature.
 
@@ -202,7 +198,9 @@ class LocalLLM:
             else None,
         )
         self._compute_lock = _lock_of_device(str(model.device))
-        self._canaries: CanaryStates | None = _UNREAD
+        self._canaries: CanaryStates | None = None
+        """States of the canaries by the model as it was when `_sample` was read."""
+        self._sample: tuple[object, ...] = ()
         # Tokens that end an answer: those of the tokenizer, and those of the model's generation settings.
         configured_eos = model.generation_config.eos_token_id if model.generation_config is not None else None
         eos_ids = [*(configured_eos if isinstance(configured_eos, list) else [configured_eos]), tokenizer.eos_token_id]
@@ -337,7 +335,7 @@ class LocalLLM:
         # A capture for some requests must not slow down the batches of the others.
         reader = StateReader(self.capture) if self.capture and any(row.states for row in rows) else None
         if reader:
-            self._read_canaries_once(reader)
+            self._current_canaries(reader)
         recorder = BatchRecorder(
             rows,
             eos_ids=self._eos_ids,
@@ -415,11 +413,15 @@ class LocalLLM:
         if self.capture is None:
             return None
         with self._compute_lock:
-            return self._read_canaries_once(StateReader(self.capture))
+            return self._current_canaries(StateReader(self.capture))
 
-    def _read_canaries_once(self, reader: StateReader) -> CanaryStates | None:
-        if self._canaries is _UNREAD:
-            self._canaries = self._read_canaries(reader)
+    def _current_canaries(self, reader: StateReader) -> CanaryStates | None:
+        """Returns the canaries' states by the model as it is. They are read again after a change of the model, such as
+        an adapter: those of the model before say nothing of its states.
+        """
+        sample = source_sample(self.model, self.tokenizer, reader.capture.layers)
+        if sample != self._sample:
+            self._canaries, self._sample = self._read_canaries(reader), sample
         return self._canaries
 
     def _read_canaries(self, reader: StateReader) -> CanaryStates | None:
@@ -461,7 +463,7 @@ class LocalLLM:
             source=library("transformers"),
             model=self.name,
             revision=self.revision,
-            dtype=self.dtype,
+            dtype=str(self.model.dtype).removeprefix("torch."),
             layers=capture.layers,
             ids=tuple(token_ids),
             prompts=tuple(tuple(prompt) for prompt, _ in token_ids.values()),

@@ -9,20 +9,22 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden_capture import check_hooks, decoder_blocks, head_logits
+from metaprobe.llms.hidden_capture import check_hooks, decoder_blocks, head_logits, source_sample
 from metaprobe.llms.known_good import unlisted
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
-from metaprobe.llms.weights import encode_text
+from metaprobe.llms.weights import complete_tokenizer, encode_text
 from metaprobe.records.activations import ActivationFile
 from metaprobe.records.canaries import (
     CANARIES,
@@ -63,6 +65,25 @@ def source_canaries(
     if canary_states is None:
         raise LLMError(f"the context of {model} is too short for {FEWEST_CANARIES} canaries: its states are unchecked")
     return canary_states
+
+
+_CANARIES_OF_MODEL: WeakKeyDictionary[Any, tuple[object, CanaryStates | None]] = WeakKeyDictionary()
+"""Loaded model -> its `source_sample`, and the states that it gave the canaries then."""
+
+
+def model_canaries(model: Any, tokenizer: Any, layers: Sequence[int]) -> CanaryStates | None:
+    """Returns the states that a loaded transformers model gives the canaries at these layers; None if its context is
+    too short for them. They are read once, and again where the model or the chat template was changed.
+    """
+    chosen = sorted(layers)
+    sample = source_sample(model, tokenizer, chosen)
+    kept_sample, canaries = _CANARIES_OF_MODEL.get(model, (None, None))
+    if sample != kept_sample:
+        own_tokenizer = complete_tokenizer(deepcopy(tokenizer))
+        llm = LocalLLM(model, own_tokenizer, name=str(model.config.name_or_path), revision="unknown")
+        canaries = StateReplay(llm, layers=",".join(map(str, chosen))).canaries()
+        _CANARIES_OF_MODEL[model] = sample, canaries
+    return canaries
 
 
 def check_version(llm: LocalLLM) -> None:

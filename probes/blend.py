@@ -180,10 +180,9 @@ class BlendPredictor(QualityPredictor):
             cut = parsed.finish_reason == LENGTH
             hidden, stated_values = hidden or parsed.hidden, {**parsed.stated, **stated_values}
         inputs: dict[str, InputRow] = {}
-        if hidden is not None and (fault := self.states_fault(hidden)):
+        if hidden is not None and (fault := self.states_fault(hidden, model)):
             hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
         if hidden is not None:
-            note = "; ".join(filter(None, (note, self.guard.note)))
             self._check_model(hidden.model or model)
             inputs = {
                 name: row for name, states_input in self.states.items() if (row := states_input.of(hidden)) is not None
@@ -202,9 +201,9 @@ class BlendPredictor(QualityPredictor):
             raise InvalidResponse("; ".join(filter(None, (note, str(error))))) from error
         return AnswerInputs(logprobs, None, model, "; ".join(filter(None, (note, missing_note))), inputs, cut)
 
-    def states_fault(self, hidden: Hidden) -> str:
-        """Returns why these hidden states are left out; empty if they are scored."""
-        return "" if self._on_mismatch == "ignore" else self.guard.fault(hidden)
+    def states_fault(self, hidden: Hidden, model: str) -> str:
+        """Returns why these hidden states are left out; empty if they are scored. `model`: the model that answered."""
+        return "" if self._on_mismatch == "ignore" else self.guard.fault(hidden, model)
 
     def _check_model(self, states_model: str) -> None:
         """Raises `InvalidResponse` if the states are of another model than those that the blend was trained on."""

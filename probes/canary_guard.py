@@ -8,13 +8,18 @@ import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.records.canaries import CANARIES_FILE, CanaryStates, StatesCheck, compare_canaries, golden_canaries
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Hidden
+from metaprobe.records.types import FloatArray, Hidden
 
-CANNOT_BE_CHECKED = "hidden states not checked: the checkpoint holds no canaries"
-"""Note for checkpoints that were trained on states without canaries: by an older version, or on arrays."""
+CANNOT_BE_CHECKED = (
+    "the checkpoint holds no canaries to check hidden states with; expected golden states: train it again on states of "
+    '`metaprobe collect` or `metaprobe extract`, or take on_mismatch "ignore"'
+)
+"""Fault of checkpoints that were trained on states without canaries: by an older version, or on arrays."""
 NOT_CHECKED = (
     "the source of the hidden states was not checked: they came without its states of the canaries; send these as "
     "`canaries`, or move the store's files of states (*.safetensors) away and read its answers by `metaprobe extract`, "
@@ -23,6 +28,11 @@ NOT_CHECKED = (
 
 MOST_WARNINGS = 64
 """Most different faults that one guard warns of. Callers who send canaries may cause any number of faults."""
+
+
+LONGER = 2.0
+"""Factor by which a state may be longer than the longest golden state of its layer, or shorter than the shortest. Of
+500 answers, at five layers, it is at most 1.5 (SmolLM2-135M)."""
 
 
 class CanaryGuard:
@@ -36,6 +46,14 @@ class CanaryGuard:
             self.golden = golden_canaries(checkpoint.extra)
         except RecordError as error:
             raise ContractMismatch(f"{checkpoint.path}: {CANARIES_FILE}: {error}") from error
+        self._scales: dict[int, tuple[FloatArray, float, float]] = {}
+        """Layer -> one over each channel's usual size, (width,); limits of a state's squared length in these units."""
+        if self.golden is not None:
+            for place, layer in enumerate(self.golden.layers):
+                values = self.golden.values[:, place].astype(np.float64)  # (canaries, positions, width)
+                scale = 1 / (np.sqrt((values**2).mean(axis=(0, 1))) + 1e-6)
+                squares = _squared_lengths(values.reshape(-1, len(scale)), scale)
+                self._scales[layer] = scale, float(squares.min()) / LONGER**2, float(squares.max()) * LONGER**2
 
     def check(self, seen: CanaryStates) -> StatesCheck:
         """Returns whether this source gives the states that the checkpoint was trained on. Raises `ContractMismatch`
@@ -44,25 +62,60 @@ class CanaryGuard:
             raise ContractMismatch(CANNOT_BE_CHECKED)
         return _check_once(self.golden, seen, self.layers)
 
-    def fault(self, hidden: Hidden) -> str:
-        """Returns why these states must not be scored; empty if their source passed the check, or if the checkpoint
-        holds no canaries.
-        """
-        return self.source_fault(hidden.canaries)
+    def fault(self, hidden: Hidden, model: str = "") -> str:
+        """Returns why these states must not be scored; empty if they may be.
 
-    def source_fault(self, canaries: object) -> str:
+        `model`: the model that answered.
+        """
+        return self.source_fault(hidden.canaries, hidden.model or model) or self.states_fault(
+            np.asarray(hidden.values), hidden.layers
+        )
+
+    def source_fault(self, canaries: object, model: str = "") -> str:
         """Returns why states of a source with these canaries are refused; empty if they are not refused.
 
-        `canaries`: states that the source gave for the canaries; None if it gave none.
+        Args:
+            canaries: states that the source gave for the canaries; None if it gave none.
+            model: the model of the states, by its name or `NAME@REVISION`; empty if it is not known.
         """
         if self.golden is None:
-            return ""
+            return self._warn_once(CANNOT_BE_CHECKED)
         if not isinstance(canaries, CanaryStates):
             return self._warn_once(NOT_CHECKED)
+        if model and model not in (canaries.model, f"{canaries.model}@{canaries.revision}"):
+            return self._warn_once(
+                f"the states are of {model}, and their source's canaries of {canaries.model}: send states and canaries "
+                "of one model, under one name"
+            )
         checked = _check_once(self.golden, canaries, self.layers)
         if checked.passed:
             return ""
         return self._warn_once(f"the source of the hidden states failed its check: {checked.reason}")
+
+    def states_fault(self, states: FloatArray, layers: Sequence[int]) -> str:
+        """Returns why these states cannot be of these layers: their length. Empty if nothing is known against them.
+
+        Sources apply a norm, a scale or another number format to the states of answers alone. Canaries cannot show it.
+
+        Args:
+            states: states (layers, positions, width). Another shape or type, and NaN, are left to the reader's check.
+            layers: layers of the states.
+        """
+        if states.ndim != 3 or len(states) != len(layers) or states.dtype.kind != "f":
+            return ""
+        for layer in self.layers:
+            if layer not in layers or layer not in self._scales:
+                continue
+            scale, least, largest = self._scales[layer]
+            if states.shape[-1] != len(scale):
+                continue
+            squares = _squared_lengths(states[list(layers).index(layer)], scale)
+            if (squares < least).any() or (squares > largest).any():
+                return self._warn_once(
+                    f"states of layer {layer} are not as long as the golden ones: they were normed, rescaled, or read "
+                    "in another number format; capture them as the canaries were, before the final norm"
+                )
+        return ""
 
     def _warn_once(self, fault: str) -> str:
         """Returns the fault, and warns of it once, because a system that asks a probe for a number gets None without a
@@ -73,10 +126,11 @@ class CanaryGuard:
             warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=5)
         return fault
 
-    @property
-    def note(self) -> str:
-        """Sentence that a verdict on hidden states must hold; empty for a checkpoint that holds canaries."""
-        return CANNOT_BE_CHECKED if self.golden is None else ""
+
+def _squared_lengths(states: FloatArray, scale: FloatArray) -> FloatArray:
+    """Returns the squared length (n,) of each state (n, width) whose channels are multiplied by `scale` (width,)."""
+    scaled = states * scale
+    return np.asarray(np.einsum("ij,ij->i", scaled, scaled))
 
 
 class _StatesPair:

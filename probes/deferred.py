@@ -10,7 +10,9 @@ from typing import Literal
 
 from metaprobe.records.extras import require
 
-Work = Literal["adapt a predictor", "fit a probe", "read a blend", "read a text", "read decisions", "read texts"]
+Work = Literal[
+    "adapt a predictor", "fit a probe", "read a blend", "read a text", "read canaries", "read decisions", "read texts"
+]
 DONE_IN: dict[Work, tuple[str, str]] = {}
 """Maps a kind of work to the module that does it, and to the extra that this module needs. The front door fills it."""
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.probes.canary_guard import CanaryGuard
+from metaprobe.probes.canary_guard import CANNOT_BE_CHECKED, CanaryGuard
 from metaprobe.probes.deferred import module_to
 from metaprobe.probes.training_runs import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.records.errors import InvalidResponse
@@ -242,8 +242,9 @@ class HiddenProbe(Pretrained):
         """
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
-        self._check_reader(call.model, reader or call.model)
         hidden = call.hidden
+        states_model = reader or ("" if hidden is None else hidden.model) or call.model
+        self._check_reader(call.model, states_model)
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
             wanted_text = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
             received_text = (
@@ -254,7 +255,7 @@ class HiddenProbe(Pretrained):
                     f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
                 )
             raise InvalidResponse(f"call {call.id}: this probe reads {wanted_text}; {received_text}")
-        if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
+        if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden, states_model)):
             raise InvalidResponse(f"call {call.id}: {fault}")
         layer_indices = [hidden.layers.index(layer) for layer in self.layers]
         return float(self.probability(hidden.values[None, layer_indices, hidden.positions.index(self.position)])[0])
@@ -314,7 +315,9 @@ class HiddenProbe(Pretrained):
             chat: whether the tokenizer's chat template is put around the prompt.
 
         Raises `ContractMismatch` for a probe at the exact answer, and for a probe before the answer if `tokens` is
-        given. Raises `InvalidResponse` if the states have another width, and `MissingExtra` without the extra `train`.
+        given. Raises `InvalidResponse` if the model gives the canaries other states than the golden ones, or states of
+        another width, and `MissingExtra` without the extra `train`. Canaries are read once, and again after a change of
+        the model. Warns if the checkpoint holds no golden states.
         """
         if self.position in EXACT_POSITIONS or (tokens and self.position == "prompt_last"):
             raise ContractMismatch(
@@ -322,6 +325,8 @@ class HiddenProbe(Pretrained):
                 "gives: use a probe on answer_first, answer_last or answer_mean"
             )
         require("transformers", "train")
+        if self.on_mismatch != "ignore":
+            self._check_loaded(model, tokenizer)
         read_states = module_to("read a text").text_states(
             model, tokenizer, prompt, answer, layers=self.layers, chat=chat
         )
@@ -335,6 +340,15 @@ class HiddenProbe(Pretrained):
         )
         score = float(self.probability(states[None])[0])
         return TokenScores(score, read_states.tokens, self.probability(read_states.answer)) if tokens else score
+
+    def _check_loaded(self, model: Any, tokenizer: Any) -> None:
+        """Raises `InvalidResponse` if a model gives the canaries other states than the golden ones. Warns if the
+        checkpoint holds no golden states.
+        """
+        if self.guard.golden is None:
+            warnings.warn(f"metaprobe: hidden states are scored unchecked: {CANNOT_BE_CHECKED}", stacklevel=3)
+        elif fault := self.guard.source_fault(module_to("read canaries").model_canaries(model, tokenizer, self.layers)):
+            raise InvalidResponse(fault)
 
     def _check_reader(self, answering_model: str, states_model: str) -> None:
         """Warns or raises, as `on_mismatch` says, if the probe was not trained on states of this model.

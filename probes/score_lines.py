@@ -198,8 +198,6 @@ def _probe_verdict(probe: HiddenProbe, threshold: float | None, call: Call) -> V
     mismatch_note = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=on_mismatch, stacklevel=1)
     notes = [mismatch_note] if mismatch_note else []
     notes += [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
-    if probe.guard.note:
-        notes.append(probe.guard.note)
     names = [output.name for output in checkpoint.manifest.outputs]
     gives_agreement = AGREEMENT in names
     if gives_agreement and call.finish_reason == LENGTH and probe.position != "prompt_last":

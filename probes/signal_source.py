@@ -14,6 +14,7 @@ from metaprobe.checkpoints.checkpoint import check_kind, load_verified
 from metaprobe.probes import adapter, blend, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.canary_guard import CANNOT_BE_CHECKED
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.signals import STATED_PREFIX, Signal, combine_probabilities
@@ -243,5 +244,8 @@ def _load_reader(path: str) -> SignalReader:
     kind = load_verified(Path(path)).manifest.kind  # warnings are left to the reader's own `load`
     check_kind(path, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND, adapter.ADAPTER)
     if kind == hidden.HIDDEN_KIND:
-        return HiddenProbe.load(path)
+        probe = HiddenProbe.load(path)
+        if probe.guard.golden is None:
+            raise ContractMismatch(f"{path}: {CANNOT_BE_CHECKED}")
+        return probe
     return AdapterProbe.load(path) if kind == adapter.ADAPTER else QualityPredictor.load(path)

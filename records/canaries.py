@@ -32,7 +32,7 @@ CANARY_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 CANARIES_AT_ONCE = 5
 """Canaries in one batch: some are then padded and some are not, and some share a beginning with others."""
 FEWEST_CANARIES = 4
-"""Fewest common canaries for a comparison of states. A model with a very short context cannot read all canaries."""
+"""Fewest canaries that make a check. A model with a very short context cannot read all canaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ TOLERANCES = {
 OTHER_LIBRARY = 1.5
 """Factor on the limit of `drift` if two different libraries read the states, because their kernels round independently.
 """
-_COARSEST = TOLERANCES["bfloat16"]
 NAN = float("nan")
 _FLOOR = 0.02
 """Smallest spread of a channel, as a share of the channel's mean and of the median channel's spread. At some positions
@@ -122,7 +121,7 @@ class CanaryStates:
     model: str
     revision: str
     dtype: str
-    """Number format of the weights, in NumPy's names; empty if it is not known."""
+    """Number format of the weights, one of `TOLERANCES`. States of any other format fail every comparison."""
     layers: tuple[int, ...]
     ids: tuple[str, ...]
     """(n,): names of the canaries."""
@@ -248,24 +247,20 @@ def compare_canaries(
 ) -> StatesCheck:
     """Compares what a source gives for these layers with the golden states.
 
-    Token ids must be equal. States may differ by `tolerance`, by default that of the coarser number format. A
-    difference is measured channel by channel in units of the golden states' spread over the canaries (root mean square
-    over the channels), so that a few channels of large values do not hide the others.
+    All golden canaries must be there, with equal token ids, in a number format of `TOLERANCES`. States may differ by
+    `tolerance`, by default that of the coarser number format. A difference is measured channel by channel in units of
+    the golden states' spread over the canaries (root mean square over the channels), so that a few channels of large
+    values do not hide the others.
     """
     if fault := _structure_fault(golden, seen, layers):
         return StatesCheck(False, fault, NAN, NAN)
-    limit = tolerance or max(
-        (TOLERANCES.get(states.dtype, _COARSEST) for states in (golden, seen)), key=lambda each: each.drift
-    )
+    limit = tolerance or max((TOLERANCES[states.dtype] for states in (golden, seen)), key=lambda each: each.drift)
     if tolerance is None and golden.source.split()[:1] != seen.source.split()[:1]:
         limit = replace(limit, drift=OTHER_LIBRARY * limit.drift)
-    rows = [golden.ids.index(name) for name in seen.ids if name in golden.ids]
-    names = [golden.ids[row] for row in rows]
-    seen_rows, seen_layers = [seen.ids.index(name) for name in names], [seen.layers.index(layer) for layer in layers]
-    seen_states = seen.values[seen_rows][:, seen_layers]
-    judged = compare_states(
-        golden.values[rows], seen_states, golden.layers, layers, [f"canary {n!r}" for n in names], limit
-    )
+    seen_rows = [seen.ids.index(name) for name in golden.ids]
+    seen_layers = [seen.layers.index(layer) for layer in layers]
+    names = [f"canary {name!r}" for name in golden.ids]
+    judged = compare_states(golden.values, seen.values[seen_rows][:, seen_layers], golden.layers, layers, names, limit)
     if seen.dtype == golden.dtype:
         return judged
     return replace(judged, reason=f"{judged.reason}; its number format is {seen.dtype}, the golden one {golden.dtype}")
@@ -313,8 +308,8 @@ def compare_states(
 
 
 def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[int]) -> str:
-    """Returns why the two cannot be compared: missing layers or canaries, another width, or other tokens; empty if they
-    can be.
+    """Returns why the two cannot be compared: missing layers or canaries, another width, an unknown number format, or
+    other tokens; empty if they can be.
     """
     if missing_layers := [layer for layer in layers if layer not in golden.layers]:
         return f"no golden states of layers {missing_layers} are stored; train the probe again"
@@ -325,10 +320,16 @@ def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[
             f"its states have width {seen.values.shape[-1]}; expected {golden.values.shape[-1]}: load the model that "
             "the probe was trained on"
         )
-    common = [name for name in golden.ids if name in seen.ids]
-    if len(common) < FEWEST_CANARIES:
-        return f"it read {len(common)} of {len(golden.ids)} canaries; expected at least {FEWEST_CANARIES}"
-    for name in common:
+    if unknown := sorted({states.dtype for states in (golden, seen)} - {*TOLERANCES}):
+        return f"its number format is {unknown[0]!r}; expected {', '.join(TOLERANCES)}: name the format of the weights"
+    if len(golden.ids) < FEWEST_CANARIES:
+        return f"{len(golden.ids)} golden canaries are stored; expected {FEWEST_CANARIES} or more: train it again"
+    if missing_names := [name for name in golden.ids if name not in seen.ids]:
+        return (
+            f"it read {len(golden.ids) - len(missing_names)} of {len(golden.ids)} canaries, not {missing_names[0]!r}; "
+            "expected all of them: load it with a context that is long enough"
+        )
+    for name in golden.ids:
         golden_row, seen_row = golden.ids.index(name), seen.ids.index(name)
         for part, golden_part, seen_part in (
             ("prompt", golden.prompts[golden_row], seen.prompts[seen_row]),

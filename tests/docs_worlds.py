@@ -21,7 +21,7 @@ from conftest import made_up
 from panel_worlds import biased_vote, completion
 from random_model import word_tokenizer
 from served import small_checkpoint
-from test_hidden_probe import WIDTH, hidden_checkpoint
+from test_hidden_probe import WIDTH, hidden_checkpoint, source_of
 
 import metaprobe
 from metaprobe import QualityPredictor, watch
@@ -123,7 +123,7 @@ def probes(folder: Path) -> Names:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     hidden_checkpoint(folder / "out" / "confidence", layers=(2,), position="answer_mean")
-    hidden = Hidden(np.zeros((1, 1, WIDTH), dtype=np.float16), (2,), ("answer_mean",))
+    hidden = Hidden(np.ones((1, 1, WIDTH), dtype=np.float16), (2,), ("answer_mean",), canaries=source_of())
     run = Run(
         id="r", system="s", item=Item(id="i", task="t", question="?"), variant="v", calls=(Call(id="c", hidden=hidden),)
     )

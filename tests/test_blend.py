@@ -22,7 +22,7 @@ from metaprobe.probes.canary_guard import CANNOT_BE_CHECKED, NOT_CHECKED
 from metaprobe.probes.signal_source import SignalSource
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
-from metaprobe.records.activations import activation_bytes
+from metaprobe.records.activations import activation_bytes, write_canaries
 from metaprobe.records.canaries import CANARIES_FILE, CANARY_POSITIONS, CanaryStates
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores
@@ -42,13 +42,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 def source(seed: int = 0) -> CanaryStates:
     """Returns the canaries' states of a source; another seed is another source."""
-    rng, ids = np.random.default_rng(seed), tuple(f"canary {i}" for i in range(6))
+    rng, ids = np.random.default_rng(seed), tuple(f"canary {i}" for i in range(60))
     values = rng.normal(size=(len(ids), len(LAYERS), len(CANARY_POSITIONS), WIDTH)).astype(np.float16)
+    values[:, 1, :, 0] *= 4  # as in `planted`
     tokens = tuple((i, i + 1) for i in range(len(ids)))
     return CanaryStates("an engine 1.0", "m", "1", "bfloat16", LAYERS, ids, tokens, tokens, values)
 
 
-def planted(p_true: float = 0.0, canaries: CanaryStates | None = None) -> list[Run]:
+def planted(p_true: float = 0.0, canaries: CanaryStates | None = source()) -> list[Run]:  # noqa: B008  not changed
     """Answers of which layer 1 at answer_mean and the log-probabilities each tell a part, and P(true) as much as is
     said; stated confidence tells nothing. `canaries`: those of the states' source."""
     rng, runs = np.random.default_rng(3), []
@@ -124,24 +125,29 @@ def test_what_tells_is_joined_and_what_tells_nothing_is_left_out(made: Checkpoin
 
 
 def test_states_of_a_source_that_failed_or_was_not_checked_are_left_out_with_the_reason(
-    made: Checkpoint, blend: BlendPredictor, calls: list[Call]
+    made: Checkpoint, calls: list[Call]
 ) -> None:
-    guarded = BlendPredictor(replace(made, extra={**made.extra, CANARIES_FILE: source().to_json()}))
     assert calls[0].hidden is not None
 
     def of(canaries: CanaryStates | None) -> Call:
         return replace(calls[0], hidden=replace(calls[0].hidden, canaries=canaries))
 
-    checked, without = guarded.predict(of(source())), blend.predict(replace(calls[0], hidden=None))
-    assert (checked.score, checked.reason) == (blend.predict(calls[0]).score, "")
-    for canaries, reason in ((None, NOT_CHECKED), (source(1), "failed its check")):
+    guarded, bare = BlendPredictor(made), BlendPredictor(replace(made, extra={}))
+    without = guarded.predict(replace(calls[0], hidden=None))
+    assert guarded.predict(of(source())).reason == ""
+    assert guarded.predict(of(source())).score != without.score
+    for canaries, reason, predictor in (
+        (None, NOT_CHECKED, guarded),
+        (source(1), "failed its check", guarded),
+        (source(), CANNOT_BE_CHECKED, bare),
+    ):
         with pytest.warns(UserWarning, match="are not scored"):
-            verdict = guarded.predict(of(canaries))
+            verdict = predictor.predict(of(canaries))
         assert verdict.score == without.score
         assert "hidden states left out" in verdict.reason
         assert reason in verdict.reason
         with pytest.raises(InvalidResponse, match="hidden states left out"):  # nothing else came
-            guarded.predict(replace(of(canaries), logprobs=None))
+            predictor.predict(replace(of(canaries), logprobs=None))
 
 
 def test_a_stated_number_that_tells_is_joined(with_canaries: Checkpoint) -> None:
@@ -162,9 +168,9 @@ def test_every_set_of_inputs_is_calibrated_and_names_what_was_missing(
 ) -> None:
     y = right(store)
     for change, reason in (
-        ({}, CANNOT_BE_CHECKED),
+        ({}, ""),
         ({"hidden": None}, "without hidden states of the answer: scored by log-probabilities"),
-        ({"logprobs": None}, f"{CANNOT_BE_CHECKED}; {ALONE}"),
+        ({"logprobs": None}, ALONE),
     ):
         verdicts = [blend.predict(replace(call, **change)) for call in calls]
         scores = np.array([verdict.score for verdict in verdicts])
@@ -187,7 +193,10 @@ def test_every_set_of_inputs_is_calibrated_and_names_what_was_missing(
         (lambda h: replace(h, values=h.values.astype(np.int8)), "came as int8; expected floating-point"),
         (lambda h: replace(h, values=h.values[:1]), r"shape \(1, 3, 6\) came for 2 layers and 3 positions"),
         (lambda h: replace(h, values=h.values * np.float16(np.nan)), "NaN or infinity"),
-        (lambda h: replace(h, model="other"), "states of other came; this blend was trained on those of m"),
+        (
+            lambda h: replace(h, model="other", canaries=replace(source(), model="other")),
+            "states of other came; this blend was trained on those of m",
+        ),
     ],
 )
 def test_states_that_are_not_those_of_the_contract_are_refused(
@@ -202,7 +211,7 @@ def test_states_that_are_not_those_of_the_contract_are_refused(
 def test_layers_in_another_order_are_read_by_their_names(blend: BlendPredictor, calls: list[Call]) -> None:
     hidden = calls[0].hidden
     assert hidden is not None
-    turned = Hidden(hidden.values[::-1], hidden.layers[::-1], hidden.positions)
+    turned = Hidden(hidden.values[::-1], hidden.layers[::-1], hidden.positions, canaries=source())
     assert blend.predict(replace(calls[0], hidden=turned)).score == blend.predict(calls[0]).score
 
 
@@ -219,7 +228,7 @@ def test_states_come_with_a_response_as_numbers_as_bytes_or_token_by_token(
     call = calls[0]
     assert call.hidden is not None
     values = call.hidden.values.astype(np.float32)
-    named = {"layers": list(LAYERS), "positions": list(POSITIONS)}
+    named = {"layers": list(LAYERS), "positions": list(POSITIONS), "canaries": json.loads(source().to_json())}
     packed = {"values": base64.b64encode(values.tobytes()).decode(), "dtype": "float32", "shape": list(values.shape)}
     tokens = np.repeat(values[None, :, 2], 5, axis=0)  # their mean is the state at answer_mean
     expected = blend.predict(call).score
@@ -229,7 +238,7 @@ def test_states_come_with_a_response_as_numbers_as_bytes_or_token_by_token(
             assert blend.predict(form).score == pytest.approx(expected, abs=1e-5)
     alone = response(call, {"hidden_states": {**named, "values": values.tolist()}})
     alone["choices"][0]["logprobs"] = None
-    assert blend.predict(alone).reason == f"{CANNOT_BE_CHECKED}; {ALONE}"
+    assert blend.predict(alone).reason == ALONE
 
 
 @pytest.mark.parametrize(
@@ -260,7 +269,7 @@ def test_a_store_and_a_file_are_scored_from_the_command_line(
     done = CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(store)])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["call"] for line in lines] == [call.id for call in calls]
-    assert {line["reason"] for line in lines} == {CANNOT_BE_CHECKED}
+    assert {line["reason"] for line in lines} == {""}
     expected = [blend.predict(call).score for call in calls]
     assert [line["score"] for line in lines] == pytest.approx(expected, abs=1e-6)
     bare = tmp_path / "bare"
@@ -268,6 +277,7 @@ def test_a_store_and_a_file_are_scored_from_the_command_line(
     RunStore(bare).append(runs)
     hidden = {call.id: call.hidden for call in calls[:2]}
     other = {calls[2].id: calls[2].hidden}
+    write_canaries(bare, hidden.values())  # type: ignore[arg-type]
     (bare / "states-000000000000-1.safetensors").write_bytes(activation_bytes(hidden))  # type: ignore[arg-type]
     (bare / "states-000000000000-2.safetensors").write_bytes(activation_bytes(other, model="other@1"))  # type: ignore[arg-type]
     done = CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(bare)])
@@ -276,7 +286,12 @@ def test_a_store_and_a_file_are_scored_from_the_command_line(
     assert "without hidden states" in lines[2]["reason"], "the states of another model are not read"
     file = tmp_path / "lines.jsonl"
     values = calls[0].hidden.values.tolist()  # type: ignore[union-attr]
-    states = {"layers": list(LAYERS), "positions": list(POSITIONS), "values": values}
+    states = {
+        "layers": list(LAYERS),
+        "positions": list(POSITIONS),
+        "values": values,
+        "canaries": json.loads(source().to_json()),
+    }
     given = [response(calls[0], {"hidden_states": states}), response(calls[0], None)]
     file.write_text("".join(json.dumps({"response": one}) + "\n" for one in given))
     with_states, without = map(
@@ -308,7 +323,8 @@ def test_the_server_takes_states_with_a_response(
     blend: BlendPredictor, calls: list[Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", KEY)
-    states = {"layers": list(LAYERS), "positions": list(POSITIONS), "values": calls[0].hidden.values.tolist()}  # type: ignore[union-attr]
+    values, canaries = calls[0].hidden.values.tolist(), json.loads(source().to_json())  # type: ignore[union-attr]
+    states = {"layers": list(LAYERS), "positions": list(POSITIONS), "values": values, "canaries": canaries}
     bad = {**states, "layers": [7, 8]}
     headers = {"authorization": f"Bearer {KEY}"}
     with running(create_app(Settings(checkpoint=blend.checkpoint.path))) as (url, _):
@@ -390,8 +406,9 @@ def test_a_blend_is_adapted_by_a_shift_and_a_scale_of_its_score(
 def test_a_blend_is_not_adapted_to_states_that_it_does_not_read(
     blend: BlendPredictor, store: Path, tmp_path: Path
 ) -> None:
+    other = {"model": "other", "canaries": replace(source(), model="other")}
     runs = [
-        replace(run, calls=(replace(run.calls[0], hidden=replace(run.calls[0].hidden, model="other")),))
+        replace(run, calls=(replace(run.calls[0], hidden=replace(run.calls[0].hidden, **other)),))
         for run in RunStore(store).runs(hidden=True)
     ]
     with pytest.raises(RecordError, match="call response-0: hidden states of other came; this blend was trained on"):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from test_commands import run
-from test_hidden_probe import WIDTH, hidden_checkpoint
+from test_hidden_probe import WIDTH, hidden_checkpoint, source_of
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Metric
@@ -153,7 +153,9 @@ def with_states(folder):
     for one in runs():
         (call,), right = one.calls, one.labels[0].value
         state = rng.normal(size=WIDTH) + (2 * right - 1) * np.linspace(-0.5, 0.5, WIDTH)
-        hidden = Hidden(state[None, None].astype(np.float16), (2,), ("answer_last",))
+        hidden = Hidden(
+            state[None, None].astype(np.float16), (2,), ("answer_last",), canaries=source_of(model="org/model")
+        )
         kept.append(dataclasses.replace(one, calls=(dataclasses.replace(call, hidden=hidden),)))
     store.append(kept)
     return store.path

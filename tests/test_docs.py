@@ -53,6 +53,7 @@ def test_every_page_with_code_has_a_world_to_run_it_in() -> None:
     "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in TRAINING)) for page in WITH_CODE]
 )
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are scored unchecked")  # a probe fitted on arrays
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

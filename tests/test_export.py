@@ -66,12 +66,19 @@ def test_the_probe_reads_its_layer_and_refuses_others(planted: dict[str, Path], 
     p = probe.probability(hidden.astype(np.float32))
     assert p[evidence.table.y == 1].mean() > p[evidence.table.y == 0].mean() + 0.1
     call = Call(id="c", hidden=Hidden(activations.values[0], activations.layers, activations.positions))
-    assert probe.confidence(call) == pytest.approx(float(p[0]), abs=1e-5)
+    with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="holds no canaries"):
+        probe.confidence(call)
+    assert ConfidenceProbe.load(planted["after"], on_mismatch="ignore").confidence(call) == pytest.approx(
+        float(p[0]), abs=1e-5
+    )
     for wrong in (None, Hidden(activations.values[0][:2], (0, 1), activations.positions)):
         with pytest.raises(InvalidResponse, match="layer 2 at answer_last"):
             probe.confidence(dataclasses.replace(call, hidden=wrong))
     other = dataclasses.replace(call, model="another")
-    with pytest.warns(UserWarning, match="response of 'another', checkpoint trained on m"):
+    with (
+        pytest.warns(UserWarning, match="response of 'another', checkpoint trained on m"),
+        pytest.raises(InvalidResponse),
+    ):
         probe.confidence(other)
     with pytest.raises(ContractMismatch, match="response of 'another"):
         ConfidenceProbe.load(planted["after"], on_mismatch="refuse").confidence(other)

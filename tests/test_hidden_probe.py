@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Draft, Training, save_checkpoint
 from metaprobe.cli import main
 from metaprobe.probes.hidden import HIDDEN_KIND, RUNNING_POSITIONS, ConfidenceProbe, DifficultyProbe
+from metaprobe.records.canaries import CANARIES_FILE, CANARY_POSITIONS, CanaryStates
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Run
@@ -25,6 +26,17 @@ from metaprobe.training.linear_probe import linear_graph
 WIDTH = 6
 TOLERANCE = 1e-6
 """Between a token at a time and all at once: both are float32 in the graph, and add up in another order."""
+
+
+def source_of(
+    layers: Sequence[int] = (2,), width: int = WIDTH, *, model: str = "m", revision: str = "1"
+) -> CanaryStates:
+    """Returns what a source gives the canaries: golden in `hidden_checkpoint`, and equal for each model's name."""
+    ids = tuple(f"canary {i}" for i in range(6))
+    shape = (len(ids), len(layers), len(CANARY_POSITIONS), width)
+    values = np.random.default_rng(7).normal(size=shape).astype(np.float16)
+    tokens = tuple((i, i + 1) for i in range(len(ids)))
+    return CanaryStates("an engine 1.0", model, revision, "bfloat16", tuple(layers), ids, tokens, tokens, values)
 
 
 def hidden_checkpoint(
@@ -36,7 +48,8 @@ def hidden_checkpoint(
     says: Mapping[str, object] | None = None,
     extra: Mapping[str, bytes] | None = None,
 ) -> Checkpoint:
-    """sigmoid(x @ w + 0.1) with w = -0.5 .. 0.5, over these layers one after the other. `says`: what is not true."""
+    """sigmoid(x @ w + 0.1) with w = -0.5 .. 0.5, over these layers one after the other. `says`: what is not true.
+    `extra`: by default the golden states of `source_of`."""
     flat = len(layers) * width
     weights = np.linspace(-0.5, 0.5, flat)
     x = np.random.default_rng(0).normal(size=(4, flat)).astype(np.float32)
@@ -64,7 +77,7 @@ def hidden_checkpoint(
         golden_inputs={"hidden": x},
         expected={"correct": p[:, None].astype(np.float32)},
         card="A test.",
-        extra=extra,
+        extra={CANARIES_FILE: source_of(layers, width).to_json()} if extra is None else extra,
         overwrite=True,
     )
 
@@ -99,7 +112,8 @@ def test_the_running_estimate_is_what_a_call_cut_there_would_get(answer: np.ndar
     for count in {1, len(answer)}:
         at = [prompt, answer[0], answer[count - 1], answer[:count].astype(np.float64).mean(0)]
         call = Call(id="c", hidden=Hidden(np.stack(at)[None], (2,), POSITIONS[:4]))
-        assert probe(position).read(call) == pytest.approx(running[count - 1], abs=TOLERANCE)
+        arithmetic = dataclasses.replace(probe(position), on_mismatch="ignore")  # states of any length
+        assert arithmetic.read(call) == pytest.approx(running[count - 1], abs=TOLERANCE)
 
 
 def test_a_later_token_changes_no_earlier_estimate() -> None:
@@ -132,7 +146,7 @@ def test_several_layers_are_read_in_the_order_of_the_contract() -> None:
     np.testing.assert_allclose(found.running(several.reshape(5, 2, WIDTH)), p, rtol=0, atol=TOLERANCE)
     kept = np.zeros((3, 1, WIDTH), np.float32)
     kept[2, 0], kept[0, 0] = several[0, :WIDTH], several[0, WIDTH:]  # layer 4, then layer 1
-    call = Call(id="c", hidden=Hidden(kept, (1, 3, 4), ("answer_last",)))
+    call = Call(id="c", hidden=Hidden(kept, (1, 3, 4), ("answer_last",), canaries=source_of((4, 1))))
     assert found.confidence(call) == pytest.approx(p[0], abs=TOLERANCE)
     with pytest.raises(ContractMismatch, match=r"reads layers \[4, 1\], not one"):
         _ = found.layer
@@ -145,7 +159,7 @@ def test_difficulty_is_one_minus_the_probability_of_being_right(tmp_path: Path) 
     found = DifficultyProbe.load(tmp_path / "p")
     assert (found.layer, found.layers) == (2, (2,))
     x = states(1)
-    call = Call(id="c", hidden=Hidden(x[None], (2,), ("prompt_last",)))
+    call = Call(id="c", hidden=Hidden(x[None], (2,), ("prompt_last",), canaries=source_of()))
     assert found.difficulty(call) == pytest.approx(1 - float(found.probability(x)[0]), abs=TOLERANCE)
     np.testing.assert_allclose(found.running(states(4), prompt=x[0]), 1 - found.difficulty(call), atol=TOLERANCE)
     with pytest.raises(InvalidResponse, match="give its state as `prompt`"):
@@ -184,7 +198,7 @@ def test_a_state_that_is_not_finite_is_refused(position: str) -> None:
 
 @pytest.mark.parametrize("position", ["prompt_last", "answer_last"])
 def test_a_store_is_scored_by_its_states_and_an_answer_without_them_says_so(tmp_path: Path, position: str) -> None:
-    kept = Hidden(states(2).astype(np.float16)[None], (2,), ("prompt_last", "answer_last"))
+    kept = Hidden(states(2).astype(np.float16)[None], (2,), ("prompt_last", "answer_last"), canaries=source_of())
     calls = [Call(id="kept", model="m", text="4", hidden=kept), Call(id="bare", model="m", text="4")]
     item = Item(id="i", task="sums", question="2 + 2?")
     runs = [Run(id=call.id, system="s", item=item, variant="v", calls=(call,)) for call in calls]

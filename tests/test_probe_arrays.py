@@ -178,7 +178,7 @@ def test_a_probe_before_the_answer_is_no_probe_of_the_answer() -> None:
 
 def of_tiny(folder: Path, position: str, layers: tuple[int, ...] = (2,)) -> ConfidenceProbe:
     hidden_checkpoint(folder / "p", layers=layers, position=position, width=16)
-    return ConfidenceProbe.load(folder / "p")
+    return ConfidenceProbe.load(folder / "p", on_mismatch="ignore")  # its golden states are made up
 
 
 POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")

@@ -15,11 +15,12 @@ import transformers
 from canary_world import LAYERS, answered, character_tokenizer, tiny
 from click.testing import CliRunner
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.llms import known_good
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CallCache
-from metaprobe.llms.extract import extract
+from metaprobe.llms.extract import ExtractionWatch, extract
 from metaprobe.llms.hidden_capture import StateReader, check_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
@@ -27,6 +28,7 @@ from metaprobe.llms.states_check import check_calls, check_engine, check_stored,
 from metaprobe.probes.canary_guard import MOST_WARNINGS, NOT_CHECKED, CanaryGuard
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.score_lines import store_lines
+from metaprobe.probes.signal_source import SignalSource
 from metaprobe.records.activations import CANARIES_PREFIX, activation_bytes
 from metaprobe.records.canaries import (
     CANARIES_FILE,
@@ -326,6 +328,112 @@ def test_a_file_of_canaries_that_is_none_is_refused(golden, change) -> None:
     with pytest.raises(RecordError):
         CanaryStates.from_json(facts)
     assert CanaryStates.from_json(golden.to_json()).digest == golden.digest
+
+
+# Faults by a fresh reader of the source: each scored without a word.
+
+
+def lora(model: torch.nn.Module) -> None:
+    peft = pytest.importorskip("peft")
+    options = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    peft.inject_adapter_in_model(options, model).eval()
+
+
+def merged(model: torch.nn.Module) -> None:
+    for name, weight in model.named_parameters():
+        if "q_proj" in name:
+            weight.data *= 1.2  # past PyTorch's counter of changes
+
+
+def steered(model: torch.nn.Module) -> None:
+    model.model.layers[0].register_forward_hook(lambda _, __, output: output * 1.3)
+
+
+@pytest.mark.parametrize("change", [lora, merged, steered])
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_a_model_that_changes_after_its_check_is_checked_again(llm, probe, change) -> None:
+    own = tiny(deepcopy(llm.model))
+    [before] = answered(own, ["a"])
+    [again] = answered(own, ["b"])
+    assert again.hidden.canaries is before.hidden.canaries  # a model that did not change is read once
+    text = "What is 2 + 2?", "It is 4."
+    assert 0 < probe.score_text(own.model, own.tokenizer, *text) < 1
+    change(own.model)
+    [changed] = answered(own, ["a"])
+    with pytest.raises(InvalidResponse, match="failed its check"):
+        probe.read(changed)
+    with pytest.raises(InvalidResponse, match="failed its check"):
+        probe.score_text(own.model, own.tokenizer, *text)
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_a_template_that_changes_after_the_check_is_noticed(llm, probe) -> None:
+    own = tiny(deepcopy(llm.model))
+    answered(own, ["a"])
+    own.tokenizer.chat_template = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}"
+    [call] = answered(own, ["a"])
+    with pytest.raises(InvalidResponse, match="the chat template or the tokenizer is another one"):
+        probe.read(call)
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda h: {"values": h.values * np.float16(0)}, "not as long as the golden ones"),
+        (lambda h: {"values": h.values * np.float16(20)}, "not as long as the golden ones"),
+        (lambda h: {"values": h.values.view(np.uint16).astype(np.uint32) << 16}, "not as long as the golden ones"),
+        (lambda h: {"model": "other"}, "the states are of other, and their source's canaries of tiny"),
+        (lambda h: {"canaries": replace(h.canaries, dtype="int8")}, "number format is 'int8'; expected float32"),
+        (lambda h: {"canaries": first_four(h.canaries)}, "it read 4 of 12 canaries"),
+    ],
+    ids=["zeros", "rescaled", "float16 read as bfloat16", "another model", "unknown format", "only some canaries"],
+)
+def test_states_that_canaries_alone_do_not_vouch_for_are_refused(calls, probe, change, reason) -> None:
+    changed = change(calls[0].hidden)
+    if "values" in changed and changed["values"].dtype == np.uint32:
+        changed["values"] = changed["values"].view(np.float32)
+    with pytest.raises(InvalidResponse, match=reason):
+        probe.read(replace(calls[0], hidden=replace(calls[0].hidden, **changed)))
+
+
+def first_four(states: CanaryStates) -> CanaryStates:
+    parts = {name: getattr(states, name)[:4] for name in ("ids", "prompts", "answers", "values")}
+    return replace(states, **parts)
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_a_checkpoint_without_golden_states_scores_nothing(tmp_path: Path, llm, calls, store) -> None:
+    from test_hidden_probe import hidden_checkpoint
+
+    bare = hidden_checkpoint(tmp_path / "c", layers=READ, position="answer_mean", width=32, extra={})
+    with pytest.raises(InvalidResponse, match="the checkpoint holds no canaries"):
+        ConfidenceProbe.of(bare).read(calls[0])
+    lines = list(store_lines(ConfidenceProbe.of(bare), store.path))
+    assert {line["score"] for line in lines} == {None}
+    with pytest.raises(ContractMismatch, match="the checkpoint holds no canaries"):
+        SignalSource.load([f"confidence={tmp_path / 'c'}"])
+    with pytest.warns(UserWarning, match="hidden states are scored unchecked"):
+        ConfidenceProbe.of(bare).score_text(llm.model, llm.tokenizer, "a", "b")
+
+
+def test_sources_on_either_side_of_the_first_are_not_trained_on_together(golden) -> None:
+    noise = np.random.default_rng(0).normal(size=golden.values.shape) * golden.values.astype(float).std(axis=0)
+    near = [replace(golden, values=(golden.values + part * noise).astype(np.float16)) for part in (0.004, -0.004)]
+    for one in near:
+        assert common_source([golden, one], READ) is golden
+    with pytest.raises(StoreMismatch, match="of two sources that differ"):
+        common_source([golden, *near], READ)
+
+
+def test_an_extraction_whose_reader_changes_meanwhile_leaves_no_states(tmp_path: Path, llm, calls) -> None:
+    own = tiny(deepcopy(llm.model))
+    store = RunStore(tmp_path / "runs")
+    store.append(with_labels([replace(call, hidden=None) for call in calls]))
+    watch = ExtractionWatch(on_chunk=lambda calls, tokens: merged(own.model))
+    with pytest.raises(RecordError, match="the reader changed while it read the calls, and its 1 files of states were"):
+        extract(store, own, layers="2", positions=("answer_mean",), watch=watch)
+    assert not store.activation_files()
 
 
 # Versions.

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from test_hidden_probe import hidden_checkpoint
+from test_hidden_probe import hidden_checkpoint, source_of
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.hidden import HiddenProbe as Reader
-from metaprobe.records.activations import activation_bytes
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.activations import activation_bytes, write_canaries
+from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.check import load_reader
@@ -69,7 +69,10 @@ def read(
 ) -> Path:
     """Writes what `metaprobe extract` leaves: states of all calls, each layer's of the value `value` + layer."""
     each = np.full((len(layers), len(positions), width), value) + np.array(layers)[:, None, None]
-    hidden = Hidden(each.astype(np.float16), tuple(layers), tuple(positions))
+    name, _, revision = by.partition("@")
+    canaries = source_of(layers, width, model=name, revision=revision) if by else None
+    hidden = Hidden(each.astype(np.float16), tuple(layers), tuple(positions), canaries=canaries)
+    write_canaries(store.path, [hidden])
     path = store.path / f"states-{by.replace('/', '')}-{'-'.join(map(str, layers))}{positions[0]}.safetensors"
     path.write_bytes(activation_bytes({run.calls[0].id: hidden for run in store}, model=by))
     return path
@@ -145,10 +148,14 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     rng = np.random.default_rng(1)
     each = {
         run.calls[0].id: Hidden(
-            rng.normal(run.labels[0].value, 1, (1, 1, WIDTH)).astype(np.float16), (3,), ("answer_last",)
+            rng.normal(run.labels[0].value, 1, (1, 1, WIDTH)).astype(np.float16),
+            (3,),
+            ("answer_last",),
+            canaries=source_of((3,), model="oth/other"),
         )
         for run in store
     }
+    write_canaries(store.path, each.values())
     (store.path / "states-a-b.safetensors").write_bytes(activation_bytes(each, model=OTHER))
     evidence = states(store)
     methods = [m for m in standard_methods(evidence) if m.name in (AFTER, MEAN_LOGPROB)]
@@ -172,8 +179,9 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     assert strict.confidence(call, reader=OTHER) == strict.read(call, reader=OTHER)
     with pytest.raises(ContractMismatch, match="hidden states of tiny/model, checkpoint trained on those of oth/other"):
         strict.read(call)
-    with pytest.warns(UserWarning, match="hidden states of third"):
+    with pytest.warns(UserWarning, match="hidden states") as told, pytest.raises(InvalidResponse, match="are of third"):
         probe.read(call, reader="third")
+    assert "hidden states of third" in str(told[0].message)
     with pytest.warns(UserWarning, match="response of 'oth/other', checkpoint trained on tiny/model"):
         probe.read(replace(call, model="oth/other"))
 

@@ -319,7 +319,7 @@ def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]
     rows = []
     for call_id in evidence.table.call_ids.tolist():
         run, call = calls[call_id]
-        if call.hidden is not None and (fault := predictor.states_fault(call.hidden)):
+        if call.hidden is not None and (fault := predictor.states_fault(call.hidden, call.model)):
             raise RecordError(f"call {call_id}: {fault}")
         try:
             rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED_INPUTS}))

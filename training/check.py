@@ -189,7 +189,7 @@ def target_probabilities(
         if reader.states and (without_count := sum(held_states is None for held_states in hidden)):
             raise RecordError(lacking_text.format(without_count, len(calls)))
         for call, states_of_call in zip(calls, hidden, strict=True):
-            if states_of_call is not None and (fault := reader.states_fault(states_of_call)):
+            if states_of_call is not None and (fault := reader.states_fault(states_of_call, call.model)):
                 raise RecordError(f"call {call.id}: {fault}")
         calls_with_states = (
             (run, replace(call, hidden=states_of_call))
@@ -205,9 +205,12 @@ def target_probabilities(
             f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
             "model's own: run `metaprobe extract` with the model that answered"
         )
-    if fault := reader.guard.source_fault(states.canaries):
-        raise RecordError(fault)
+    for model in {states.model or call.model for call in calls}:
+        if fault := reader.guard.source_fault(states.canaries, model):
+            raise RecordError(fault)
     blocks: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
+    if fault := reader.guard.states_fault(blocks.swapaxes(0, 1), reader.layers):
+        raise RecordError(fault)
     return reader.probability(blocks).astype(np.float64)
 
 

@@ -465,10 +465,11 @@ def common_source(sources: Sequence[CanaryStates | None], layers: Sequence[int])
                 stacklevel=2,
             )
         return None
-    for other in sources[1:]:
-        if other is not None and not (checked := compare_canaries(first, other, layers)).passed:
+    # Each pair is compared: two sources that are near the first one may still be far from each other.
+    for one, other in combinations(filter(None, sources), 2):
+        if not (checked := compare_canaries(one, other, layers)).passed:
             raise StoreMismatch(
-                f"the hidden states are of two sources that differ ({first.source}, {first.model}, and {other.source}, "
+                f"the hidden states are of two sources that differ ({one.source}, {one.model}, and {other.source}, "
                 f"{other.model}): {checked.reason}; train on those of one source"
             )
     return first

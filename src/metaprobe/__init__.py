@@ -114,6 +114,7 @@ DONE_IN.update(
         "fit a probe": ("metaprobe.training.recipes.train_hidden", "train"),
         "read a blend": ("metaprobe.probes.blend", "fit"),
         "read a text": ("metaprobe.llms.hidden_capture", "train"),
+        "read canaries": ("metaprobe.llms.states_check", "train"),
         "read decisions": ("metaprobe.probes.decision_predictor", "fit"),
         "read texts": ("metaprobe.llms.text_pairs", "train"),
     }
