@@ -328,6 +328,10 @@ class StreamingGate(Pretrained):
             raise InvalidResponse(f"a hidden state of {len(values)} numbers came, {expected}")
         return values.copy() if np.isfinite(values).all() else None
 
+    def states_fault(self, states: FloatArray) -> str:
+        """Returns why the mean (width,) of the newest states cannot be of the gate's layer; empty if it may be."""
+        return "" if self._states is None else self._states.guard.states_fault(states[None, None], [self._states.layer])
+
     def _check_inputs(self) -> None:
         """Raises `ContractMismatch` for a graph with inputs that this version does not know."""
         inputs = {spec.name for spec in self.checkpoint.manifest.inputs}
@@ -534,8 +538,11 @@ class Gate:
         self.tokens_seen += 1
         if self.tokens_seen not in self._limits:
             return self.action
+        states = np.mean(self._newest_states, axis=0) if self.reads_states else None
+        if states is not None and (fault := self._gates.states_fault(states)):
+            self._judge_no_further(fault)
+            return self.action
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            states = np.mean(self._newest_states, axis=0) if self.reads_states else None
             self.score = self._gates.probability(self._logprobs, self._form, states)
         if self.fired_at is None:
             escalate, stop = self._limits[self.tokens_seen]
@@ -549,6 +556,9 @@ class Gate:
         if values is not None:
             self._newest_states.append(values)
             return
+        self._judge_no_further(f"the hidden state of token {self.tokens_seen} did not come, or is not finite")
+
+    def _judge_no_further(self, reason: str) -> None:
+        """Takes no further look, because the thresholds hold for answers with all their states."""
         self._limits = {}
-        lost = f"the hidden state of token {self.tokens_seen} did not come, or is not finite: judged no further"
-        self.note = "; ".join(filter(None, (self.note, lost)))
+        self.note = "; ".join(filter(None, (self.note, f"{reason}: judged no further")))

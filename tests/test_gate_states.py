@@ -36,13 +36,15 @@ from metaprobe.training.training_options import GateOptions
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 LIMIT, WIDTH, LAYERS = 24, 6, (1, 3)
+FAR = 3.0
+"""Mean of each channel of the states, which are as long as states of models are: far from 0."""
 QUESTION = "Question 3? " + "word " * 20
 OPTIONS = GateOptions(out="gate", target="ended", layers="all", alpha=[0.2], folds=2, command="test")
 
 
 def canaries(seed: int = 0, layers: tuple[int, ...] = LAYERS) -> CanaryStates:
     names = tuple(canary.id for canary in CANARIES)
-    values = np.random.default_rng(seed).normal(size=(len(names), len(layers), len(CANARY_POSITIONS), WIDTH))
+    values = FAR + np.random.default_rng(seed).normal(size=(len(names), len(layers), len(CANARY_POSITIONS), WIDTH))
     ids = tuple((1, 2) for _ in names)
     return CanaryStates("made 1", "m", "r", "float32", layers, names, ids, ids, values.astype(np.float16))
 
@@ -66,7 +68,7 @@ def planted(n: int, seed: int, *, signal: float = 1.0, source: CanaryStates | No
         count = int(rng.integers(5, 60))
         ends = bool(rng.random() < 1 / (1 + np.exp((count - 30) / 6)))
         length = int(rng.integers(12, LIMIT)) if ends else LIMIT
-        states = rng.normal(size=(LIMIT, len(LAYERS), WIDTH))
+        states = FAR + rng.normal(size=(LIMIT, len(LAYERS), WIDTH))
         states[:, 1, 2] += signal * (2 * ends - 1) + 0.3 * rng.normal()
         states = states.astype(np.float16).astype(np.float32)
         ends_of_looks = [min(look, length) for look in LOOKS]
@@ -222,6 +224,17 @@ def test_a_state_of_another_width_is_refused_and_changes_nothing(gates: Streamin
             gate.push(-0.5, broken)
         assert gate.push(-0.5, states[token, 1]) == other.push(-0.5, states[token, 1])
     assert gate.score == other.score is not None
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+@pytest.mark.parametrize("factor", [0.0, 0.1, 30.0])
+def test_states_of_another_scale_are_judged_no_further(gates: StreamingGate, factor: float) -> None:
+    states = planted(1, 9).states[0]
+    gate = gates.start(question=QUESTION, canaries=GOLDEN)
+    for token in range(20):
+        gate.push(-0.5, factor * states[token, 1])
+    assert (gate.score, gate.action) == (None, "continue")
+    assert gate.note.count("judged no further") == 1
 
 
 def test_a_live_answer_scores_as_the_stored_one(gates: StreamingGate) -> None:
