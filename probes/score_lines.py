@@ -21,7 +21,7 @@ from metaprobe.probes.quality import CUT_AGREEMENT_NOTE, QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.training_runs import OnMismatch, mismatch, name_of_run
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import answer_id_of, answer_records, run_of_line
 from metaprobe.records.reading import LENGTH, error_message
@@ -56,7 +56,9 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
                 )
             run = run_of_line(record, f"line-{line_number}", plain=isinstance(reader, TextReader))
         except (ImportFileError, InvalidResponse) as error:
-            yield {"line": line_number, "id": answer_id_of(record, line_number), **_null_fields(str(error))}
+            # The advice that importing adds to missing log-probabilities is about options that scoring has not.
+            reason = str(error.__cause__ if isinstance(error.__cause__, NoLogprobs) else error)
+            yield {"line": line_number, "id": answer_id_of(record, line_number), **_null_fields(reason)}
             continue
         [call] = run.calls
         predictor = of_its_run(reader, run, call) if by_run else reader

@@ -145,3 +145,15 @@ def test_flagged_answers_are_counted_and_with_flagged_alone_printed(tmp_path: Pa
     unknown = score(path, "--flagged")
     assert (unknown.exit_code, unknown.stdout) == (1, "")
     assert "give --flag-rate or --flag-below" in unknown.stderr
+
+
+def test_why_lines_have_no_score_is_said_once_with_their_number(tmp_path: Path) -> None:
+    answers = [{"id": n, "question": "?", "answer": "4"} | ({"logprobs": [-0.1]} if n == 3 else {}) for n in range(4)]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("\n".join(map(json.dumps, answers)), encoding="utf-8")
+    done = CliRunner().invoke(main, ["score", "bundled:quality", str(file)])
+    assert done.exit_code == 0, done.output
+    [told] = [line for line in done.stderr.splitlines() if line.startswith("not scored")]
+    assert "3 lines" in told
+    assert "no log-probabilities" in told
+    assert "--plain" not in done.output, "`score` has no such option"

@@ -20,7 +20,7 @@ from served import running_as
 from serving_clients import PLAIN
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from metaprobe.checkpoints import CheckpointError
+from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.production.http.app import create_app, server_config
 from metaprobe.production.http.app import run_server as run_server
 from metaprobe.production.http.settings import Settings, SettingsError
@@ -118,6 +118,17 @@ def loggers_as_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("loggers_as_before")
+def test_a_start_says_which_checkpoint_judges_what_it_flags_and_who_answers(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "metaprobe"):
+        create_app(Settings(checkpoint=checkpoint, upstream="http://127.0.0.1:9/v1", auth=False))
+    judged, answered = [record.message for record in caplog.records if record.name.endswith("judges")]
+    assert load_checkpoint(checkpoint).digest[:16] in judged
+    assert "flags answers below 0.50" in judged
+    assert "http://127.0.0.1:9/v1" in answered
+
+
 def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -77,6 +77,8 @@ def application(
         JudgesHolder(load_judges, settings.pins, metrics),
         settings.named_upstreams,
     )
+    named = [f"{name}={upstream.url}" for name, upstream in upstreams_by_name.items()]
+    judges_holder.log_start([*filter(None, [settings.upstream]), *named])
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     second_answers = SecondAnswers(settings, client, metrics, log) if log and settings.teach_rate else None

@@ -107,6 +107,8 @@ class Scorer:
         self._max_tokens = max_tokens
         self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
+        self.threshold: float | None = getattr(predictor, "threshold", None)
+        """Score below which an answer is flagged; None if the checkpoint has no threshold."""
         self.reads_text = predictor.input_kind == "texts"
         """Whether it judges texts; otherwise it reads log-probabilities or decisions."""
         self.reads_decisions = predictor.input_kind == "decisions"
@@ -519,6 +521,18 @@ class JudgesHolder:
         self._reload_requested = asyncio.Event()
         self.refused = False
         """Whether the last reload failed, so that older checkpoints judge than intended."""
+
+    def log_start(self, upstreams: Sequence[str]) -> None:
+        """Logs which checkpoint judges the answers of each model, below which score it flags, and who answers.
+
+        `upstreams`: addresses of the upstreams; none for a server that only scores.
+        """
+        for name, seat in self.current.seats.items():
+            threshold = seat.judge.threshold
+            flags = "nothing: it has no threshold" if threshold is None else f"answers below {threshold:.2f}"
+            logger.info("%s is judged by %s, which flags %s", name or "every model", seat.judge.digest[:16], flags)
+        if upstreams:
+            logger.info("answers come from %s", ", ".join(upstreams))
 
     async def reload(self) -> bool:
         """Reloads the judges. Returns whether they are now those that the settings and the pins file name."""

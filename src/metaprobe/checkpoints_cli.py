@@ -27,6 +27,8 @@ from metaprobe.terminal import (
 from metaprobe.training.training_options import Costs, LineOptions, Seed
 
 COMMAND_GROUP = click.Group()
+SHOWN_REASONS = 3
+"""Most reasons for lines without a score that `score` prints; each line has its own."""
 
 
 @command(COMMAND_GROUP, "What a checkpoint is, or what a run store holds.")
@@ -228,17 +230,22 @@ def score(
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     # Print the verdicts.
     scored_count = line_count = flagged_count = judged_count = 0
+    unscored_reasons = Counter[str]()
     for line in verdicts:
         flagged_count += line.get("flagged") is True
         judged_count += line.get("flagged") is not None
         if not flagged or line["flagged"]:
             click.echo(json.dumps(line))
         line_count += 1
-        scored_count += line["score"] is not None or bool(line.get("heads"))
+        if line["score"] is not None or line.get("heads"):
+            scored_count += 1
+        else:
+            unscored_reasons[line.get("reason") or "no reason came"] += 1
     # Report what was not scored.
     if scored_count < line_count:
-        where_reasons_are = "without --flagged the lines say why" if flagged else "the reasons stand in the lines"
-        click.echo(f"scored {scored_count} of {line_count} lines; {where_reasons_are}", err=True)
+        click.echo(f"scored {scored_count} of {line_count} lines", err=True)
+        for reason, unscored_count in unscored_reasons.most_common(SHOWN_REASONS):
+            click.echo(f"not scored, {unscored_count} lines: {reason}", err=True)
     if judged_count or (flagged and line_count):
         click.echo(
             f"flagged {flagged_count} of {line_count} lines; of {line_count - judged_count} it is not known", err=True
