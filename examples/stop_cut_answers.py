@@ -61,7 +61,7 @@ async def answer(llm: LocalLLM, gates: StreamingGate, calls: list[Call]) -> None
     for recorded in ("cut", "ended"):
         stopped, all_of = count[recorded, "stop"], count[recorded, "stop"] + count[recorded, "continue"]
         print(f"{recorded} without a gate: {stopped} of {all_of} stopped")
-    before = sum(len(call.tokens) for call in calls)
+    before = sum(len(call.logprobs) for call in calls if call.logprobs is not None)
     print(f"tokens: {drawn} instead of {before} ({1 - drawn / before:.0%} saved)")
 
 

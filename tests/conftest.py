@@ -31,6 +31,7 @@ from metaprobe.eval.compare import method_results
 from metaprobe.eval.report import figures, write
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
+from metaprobe.records.canaries import CANARIES, CANARY_POSITIONS, CanaryStates
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.panel import compared_asks, fitted_asks
 from metaprobe.training.recipes.train_hidden import write_hidden
@@ -230,11 +231,20 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         feature_names=full.names,
         schema=full.name,
         states=InMemory(
-            Activations(tuple(calls.tolist()), hidden.astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last"))
+            Activations(tuple(calls.tolist()), hidden.astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last")),
+            canaries=made_up_canaries((0, 1, 2), hidden.shape[-1]),
         ),
         generator=Generator(model="m", logprobs_mode="raw"),
         fingerprint="f",
     )
+
+
+def made_up_canaries(layers: tuple[int, ...], width: int) -> CanaryStates:
+    """States of the canaries from the source of the states of `made_up`."""
+    names = tuple(canary.id for canary in CANARIES)
+    values = np.random.default_rng(5).normal(size=(len(names), len(layers), len(CANARY_POSITIONS), width))
+    ids = tuple((1, 2) for _ in names)
+    return CanaryStates("made up 1", "m", "1", "float32", layers, names, ids, ids, values.astype(np.float16))
 
 
 @pytest.fixture(scope="session")

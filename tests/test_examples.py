@@ -30,6 +30,7 @@ import json, runpy, sys
 sys.modules |= dict.fromkeys(("torch", "transformers", "peft"))
 refused = {}
 for path in sys.argv[1:]:
+    sys.path[0] = path.rpartition("/")[0]
     try:
         runpy.run_path(path)
     except Exception as error:
@@ -92,9 +93,10 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bytes]
         yield posted
 
 
-def test_there_are_ten_and_each_is_under_90_lines() -> None:
+def test_there_are_twelve_and_each_but_a_server_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 10
+    assert len(lengths) == 12
+    assert lengths.pop("judge_for_routers.py") < 300
     assert max(lengths.values()) < 90, lengths
 
 
@@ -185,6 +187,18 @@ def test_a_log_of_inspect_holds_verdicts_and_is_read_again(tmp_path: Path) -> No
     assert told.count(f"'verdict': {SCORE:.4f}"[:-2]) == 2, told
     runs = list(RunStore(tmp_path / "runs"))
     assert [(run.calls[0].text, run.outcome) for run in runs] == [(ANSWER, 0)] * 2
+
+
+@pytest.mark.slow
+def test_hidden_states_stop_answers_that_would_be_cut() -> None:
+    said = output_of("stop_cut_answers", "--questions", "150", "--learn", "800")
+    assert "the gate reads states: True" in said
+    stopped = {
+        kind: int(n) / int(of) for kind, n, of in re.findall(r"^(\w+) without a gate: (\d+) of (\d+)", said, re.M)
+    }
+    assert stopped["ended"] < 0.25 < stopped["cut"]
+    [(drawn, before)] = re.findall(r"^tokens: (\d+) instead of (\d+)", said, re.M)
+    assert int(drawn) < int(before)
 
 
 @pytest.mark.slow

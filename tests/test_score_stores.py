@@ -123,7 +123,8 @@ def test_what_only_states_a_number_about_an_answer_is_no_answer(
     asked = replace(answered, calls=(*answered.calls, said), statements=(Statement(said.id, "confidence", 1.0),))
     RunStore(tmp_path).append([asked, runs[0]])
     assert [line["call"] for line in score(checkpoint, tmp_path)] == [answered.calls[0].id]
-    told = CliRunner().invoke(main, ["score", str(checkpoint.path), str(tmp_path)]).stderr.splitlines()
+    flagged, *told = CliRunner().invoke(main, ["score", str(checkpoint.path), str(tmp_path)]).stderr.splitlines()
+    assert flagged.startswith("flagged ")
     assert [line.split(" call ")[1].split()[:2] for line in told] == [
         ["that", "state"],
         ["without", "log-probabilities"],

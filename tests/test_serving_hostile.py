@@ -133,9 +133,9 @@ def test_of_many_choices_the_first_are_scored_in_a_thread_and_one_row_stands_for
     with hostile(predictor, checkpoint, tmp_path) as server, pytest.MonkeyPatch.context() as patch:
         verdict_of = Scorer.verdict
 
-        def noted(self: Scorer, *given: Any) -> dict[str, Any]:
+        def noted(self: Scorer, *given: Any, **named: Any) -> dict[str, Any]:
             read.append(threading.current_thread().name)
-            return verdict_of(self, *given)
+            return verdict_of(self, *given, **named)
 
         patch.setattr(Scorer, "verdict", noted)
         answer = server.answer(body)

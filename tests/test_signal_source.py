@@ -24,7 +24,9 @@ def call_with_states(source: SignalSource) -> Call:
     replacement = source.replacement("confidence") or source.replacement("difficulty")
     reader = replacement.reader
     values = np.random.default_rng(0).normal(size=(1, 1, reader.width)).astype(np.float16)  # type: ignore[union-attr]
-    return Call(id="c", logprobs=LOGPROBS, hidden=Hidden(values, (reader.layer,), (reader.position,)))  # type: ignore[union-attr]
+    golden = reader.guard.golden  # type: ignore[union-attr]
+    hidden = Hidden(values, (reader.layer,), (reader.position,), canaries=golden)  # type: ignore[union-attr]
+    return Call(id="c", logprobs=LOGPROBS, hidden=hidden)
 
 
 def test_without_replacement_a_number_is_what_was_stated() -> None:

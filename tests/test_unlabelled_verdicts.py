@@ -97,7 +97,7 @@ def test_scored_lines_have_null_and_the_head_and_end_well(taught: Path, tmp_path
     lines.write_text("".join(json.dumps({"answer": "a b c d", "logprobs": one}) + "\n" for one in (SURE, UNSURE)))
     result = CliRunner().invoke(main, ["score", str(taught), str(lines)])
     assert result.exit_code == 0
-    assert result.stderr == ""
+    assert result.stderr == "flagged 1 of 2 lines; of 0 it is not known\n"
     sure, unsure = map(json.loads, result.stdout.splitlines())
     assert sure["score"] is unsure["score"] is None
     assert (sure["flagged"], unsure["flagged"]) == (False, True)

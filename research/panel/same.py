@@ -26,7 +26,7 @@ from metaprobe.routing.panel.compared_answers import OVERLAP, number_classes, ov
 from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, JOINT, MAJORITY, Floats
 from metaprobe.routing.panel.stored_panels import read_of_run
 from metaprobe.training.panel.fitted_panel import cross_fit
-from metaprobe.training.panel.labelled_panels import Panels, _Answer, _arrays, _LabelledPanel
+from metaprobe.training.panel.labelled_panels import Panels, _Answer, _LabelledPanel, _panels_as_arrays
 from metaprobe.training.panel.played_panels import play_panels
 from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.panel.measure import auroc_over_orders
@@ -125,7 +125,10 @@ def _compared(
         BESIDE: (canonical, number_classes),
         **{name: (_as_given, classes) for name, classes in (meaning or {}).items()},
     }
-    return {name: _arrays(rows(form), OVERLAP, "0" * 64, classes=classes) for name, (form, classes) in ways.items()}
+    return {
+        name: _panels_as_arrays(rows(form), OVERLAP, "0" * 64, classes=classes)
+        for name, (form, classes) in ways.items()
+    }
 
 
 def _as_given(_: Item, text: str) -> str:

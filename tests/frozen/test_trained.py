@@ -68,7 +68,7 @@ def hidden(folder: Path) -> dict[str, Any]:
     runs, new = parts(folder, "smollm2-metacog-eval", 180, 60, hidden=True)
     asked = ("--target", "correct", "--position", "answer_last", "--layers", "15")
     done("train", "hidden", runs, *asked, "--out", folder / "c", *SOON)
-    probe = metaprobe.ConfidenceProbe.load(folder / "c")
+    probe = metaprobe.ConfidenceProbe.load(folder / "c", on_mismatch="ignore")  # the store is older than canaries
     return {**figures(folder / "c"), **spread([probe.confidence(call) for call in answers(new)])}
 
 
@@ -76,7 +76,7 @@ def difficulty(folder: Path) -> dict[str, Any]:
     runs, new = parts(folder, "smollm2-metacog-eval", 180, 60, hidden=True)
     asked = ("--when", "before", "--target", "correct", "--layers", "9")
     done("train", "hidden", runs, *asked, "--out", folder / "c", *SOON)
-    probe = metaprobe.DifficultyProbe.load(folder / "c")
+    probe = metaprobe.DifficultyProbe.load(folder / "c", on_mismatch="ignore")
     return {**figures(folder / "c"), **spread([probe.difficulty(call) for call in answers(new)])}
 
 
