@@ -183,7 +183,7 @@ def sample(
             digest = None if checkpoint is None else find_version(score_log, checkpoint)
             draw_options: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": tags_wanted}
             drawn_sheet = draw_sheet(score_log, budget, **draw_options, floor=floor, seed=seed)
-            known_text = f"; {drawn_sheet.known} more drawn ones have labels already" if drawn_sheet.known else ""
+            known_text = f"; {drawn_sheet.known} more draws fell on answers with a label" if drawn_sheet.known else ""
             click.echo(f"drew {len(drawn_sheet.rows)} of {drawn_sheet.candidates} answers{known_text}", err=True)
         if warning := will_not_count(score_log, drawn_sheet.rows):
             click.echo(f"warning: {warning}", err=True)

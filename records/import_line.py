@@ -333,6 +333,7 @@ def _with_response(record: dict[str, Any]) -> dict[str, Any]:
         )
     # A short line has one more key whose loss nothing else would show: how the answer ended.
     known_keys = KEYS if "response" in record else (*KEYS, FINISH_REASON)
+    lacks_numbers = "response" not in record and record.get("logprobs") is None
     record = spelled_out(record)
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
@@ -343,6 +344,8 @@ def _with_response(record: dict[str, Any]) -> dict[str, Any]:
         own_label = LABEL_KEY in key  # such as `incorrect`
         if close_keys := get_close_matches(key, known_keys if own_label else (*known_keys, LABEL_KEY), 1, cutoff=0.83):
             raise ImportFileError(f"unknown key {key!r}; did you mean {close_keys[0]!r}? rename it, or remove it")
+        if lacks_numbers and "logprob" in key.lower() and isinstance(record[key], list):
+            raise ImportFileError(f"unknown key {key!r}; a list of log-probabilities is called 'logprobs': rename it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):
             raise ImportFileError(f"the line {LABELS_ALONE.format(file='FILE')}")

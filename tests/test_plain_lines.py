@@ -109,3 +109,11 @@ def test_a_comparison_in_fewer_folds_repeats_them_and_does_not_advise_three(line
     assert ("chosen on these answers, so a little too good; the best plain baseline" in page) == (
         "Use the learned method" not in page
     )
+
+
+def test_log_probabilities_under_another_name_are_refused_by_that_name(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text(json.dumps({"question": "?", "answer": "4", "token_logprobs": [-0.1]}), encoding="utf-8")
+    done = CliRunner().invoke(main, ["score", "bundled:quality", str(file)])
+    assert "unknown key 'token_logprobs'" in done.output
+    assert "'logprobs'" in done.output
