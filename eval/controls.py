@@ -135,6 +135,11 @@ def free_family(name: str) -> Family:
     return "plain" if name.removesuffix(REVERSED) in (STATED, EASE, CUT, LENGTH, QUESTION) else "log-probability"
 
 
+def is_fitted(name: str) -> bool:
+    """Returns whether a control has to be fitted; the others are numbers that come with an answer."""
+    return name.removesuffix(REVERSED) in FITTED
+
+
 def describe_control(name: str) -> str:
     """Returns the control's name as a noun phrase with its kind, for sentences, such as `the free number length`."""
     unreversed_name = name.removesuffix(REVERSED)
@@ -142,13 +147,7 @@ def describe_control(name: str) -> str:
         return f"the model's own {name}"
     if unreversed_name.startswith(DECISION):
         return f"the decision model's number {name.removeprefix(DECISION)}"
-    kind = (
-        "plain predictor"
-        if unreversed_name in FITTED
-        else "further question"
-        if unreversed_name == P_TRUE
-        else "free number"
-    )
+    kind = "plain predictor" if is_fitted(name) else "further question" if unreversed_name == P_TRUE else "free number"
     return f"the {kind} {name}"
 
 

@@ -127,6 +127,7 @@ def table_records(
             f"{received}, and none for the question; {expected}: call it {' or '.join(QUESTION_COLUMNS)}"
         )
     dimension = next((name for name in DIMENSION_COLUMNS if name in columns), "")
+    _warn_of_unread(path, columns, {*agents, *score_like, question, dimension}, agents)
     for number, row in iter_csv(path, on_error=on_error) if is_csv(path) else records_of(path, on_error=on_error):
         try:
             identity = _cell_text(row.get("id")) or f"row {number}"
@@ -144,6 +145,20 @@ def table_records(
             hand_over(at_line(path, number, error, row), on_error, error)
             continue
         yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
+
+
+def _warn_of_unread(path: Path, columns: Sequence[str], read: Collection[str], agents: Sequence[str]) -> None:
+    """Warns of columns that are not read where none gives the kind of question: one of them may be meant for it."""
+    if any(name in columns for name in DIMENSION_COLUMNS):
+        return
+    own = {"id", "group", "chosen", *JSON_COLUMNS, *read}
+    unread = [name for name in columns if name not in own and not name.startswith(tuple(f"{a}." for a in agents))]
+    if unread:
+        warnings.warn(
+            f"{path}: the columns {', '.join(unread[:20])} are not read, and none gives the kind of question; if one "
+            f"does, call it {' or '.join(DIMENSION_COLUMNS)}",
+            stacklevel=3,
+        )
 
 
 def _first_rows(path: Path) -> Iterator[Mapping[str, Any]]:

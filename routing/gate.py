@@ -511,8 +511,8 @@ class Gate:
     def push(self, logprob: float, state: object = None) -> GateAction:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.
 
-        Where a state is missing or not finite, the answer is not judged any more, and the note says so: the thresholds
-        hold for answers with all their states.
+        Where a state is missing, not finite, or of another scale than the golden ones, the answer is not judged any
+        more, and the note says so: the thresholds hold for answers with all their states.
 
         Args:
             logprob: nats.

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
+from metaprobe.records.outcome_tables import table_records
 from metaprobe.records.outcomes import is_outcomes, read_outcomes
 
 TABLE = """id,prompt,category,small,large,temperature
@@ -144,8 +145,10 @@ def test_a_table_keeps_candidates_and_propensities(router: Path, tmp_path: Path)
 
 def test_columns_that_no_suffix_marks_are_named_by_the_user(table: Path, tmp_path: Path) -> None:
     with table.open(newline="") as file:
-        plain = [{"id": row["id"], "gpt 4": row["small.correct"], "b": row["large.correct"], "temperature": 0.5}
-                 for row in csv.DictReader(file)]  # fmt: skip
+        plain = [
+            {"id": row["id"], "gpt 4": row["small.correct"], "b": row["large.correct"], "temperature": 0.5, "task": ""}
+            for row in csv.DictReader(file)
+        ]
     path = write_table(tmp_path / "plain.csv", plain)
     code, _, errors = run("train", "panel", path, "--out", tmp_path / "panel")
     assert code == 1
@@ -252,3 +255,17 @@ def test_teach_reads_its_questions_from_a_table(tmp_path: Path) -> None:
     code, _, errors = run("teach", "openai:m@http://127.0.0.1:9/v1", table, "--out", tmp_path / "o", "--dry-run")
     assert code == 0, errors
     assert "30 questions, 2 answers each" in errors
+
+
+def test_columns_that_are_not_read_are_named_where_none_gives_the_kind_of_question(tmp_path: Path) -> None:
+    cells = (f"q{n},What is {n}?,sums,sums,{n % 2},{(n + 1) % 2}" for n in range(9))
+    rows = ["id,question,topic,dimension,a,b", *cells]
+    whole, without = tmp_path / "whole.csv", tmp_path / "without.csv"
+    whole.write_text("\n".join(rows), encoding="utf-8")
+    without.write_text("\n".join(rows).replace("dimension", "note", 1), encoding="utf-8")
+    with pytest.warns(UserWarning, match="columns topic, note are not read") as told:
+        list(table_records(without, ["a", "b"], None))
+    assert "dimension" in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(table_records(whole, ["a", "b"], None))) == 9

@@ -7,6 +7,7 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
 from metaprobe.checkpoints.manifest import MEANING
+from metaprobe.eval.controls import TERMS, is_fitted
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report.words import brief, headline, recommended
 from metaprobe.eval.report.write import comparison_table
@@ -307,3 +308,18 @@ def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_las
     assert headline(comparison).name == METHOD_OF_ALL
     assert headline(replace(comparison, headline="length")).name == METHOD_OF_ALL  # a control is not learned
     assert headline(replace(comparison, headline="", methods=comparison.methods[:3])) is None
+
+
+def test_a_fitted_control_gives_way_to_a_free_number_that_it_is_not_shown_to_beat() -> None:
+    shown = made_up(200, resamples=20)
+    number = next(method for method in shown.controls if not is_fitted(method.name))
+
+    def use(low: float) -> str:
+        terms = replace(number, name=TERMS, auroc=replace(number.auroc, estimate=0.9, low=low, high=0.95))
+        plain = replace(number, auroc=replace(number.auroc, estimate=0.8, low=0.7, high=0.9))
+        method = recommended(replace(shown, methods=(terms, plain), chosen={}))
+        assert method is not None
+        return method.name
+
+    assert use(0.79) == number.name
+    assert use(0.81) == TERMS

@@ -12,7 +12,7 @@ import numpy as np
 
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.rendered_table import difference_word, format_interval, number, percent
-from metaprobe.eval.controls import CUT, describe_control
+from metaprobe.eval.controls import CUT, describe_control, is_fitted
 from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import auroc, risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult, SignalComparison
@@ -457,8 +457,9 @@ def recommended(comparison: Comparison) -> MethodResult | None:
     """Returns the method that the report tells its reader to use; None if it tells them to use none yet.
 
     Methods are compared on equal terms: within runs if there are several. It is the learned method if it is shown to
-    beat every control. Otherwise it is the strongest control, unless the
-    learned method beats this control but not all others: then more answers must decide.
+    beat every control. Otherwise it is the strongest control, unless the learned method beats this control but not all
+    others: then more answers must decide. A control that has to be fitted gives way to the strongest free number unless
+    its interval lies above that number.
     """
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
@@ -471,7 +472,13 @@ def recommended(comparison: Comparison) -> MethodResult | None:
         if compared.strongest.beaten:
             return None
     free = [*filter(None, [best_decision(comparison)]), *comparison.controls]
-    strongest = max(free, key=lambda method: method.auroc_on_equal_terms.estimate, default=None)
+    strongest, best_number = (
+        max(methods, key=lambda method: method.auroc_on_equal_terms.estimate, default=None)
+        for methods in (free, [method for method in free if not is_fitted(method.name)])
+    )
+    if strongest and best_number and is_fitted(strongest.name):
+        is_shown = strongest.auroc_on_equal_terms.low > best_number.auroc_on_equal_terms.estimate
+        strongest = strongest if is_shown else best_number
     candidates = (strongest, *comparison.controls)
     return next((method for method in candidates if method and method.auroc_on_equal_terms.low > 0.5), None)
 
