@@ -452,7 +452,6 @@ class Gate:
     """Watches one response. Only one thread may use it at a time."""
 
     __slots__ = (
-        "_beside",
         "_form",
         "_gates",
         "_last",
@@ -462,6 +461,7 @@ class Gate:
         "action",
         "fired_at",
         "note",
+        "reads_states",
         "score",
         "tokens_seen",
     )
@@ -481,8 +481,10 @@ class Gate:
             form: form of the question, (5,); None if it is not read.
             beside: what the answer brings beside its log-probabilities, one of `BESIDE_LOGPROBS`.
         """
-        self._gates, self._last, self._form, self._beside = gates, max(gates.looks), form, beside
+        self._gates, self._last, self._form = gates, gates.looks[-1], form
         self._limits = gates.limits[beside]
+        self.reads_states = beside == STATES_INPUT
+        """Whether this answer is judged by its hidden states too."""
         self._newest_states: deque[FloatArray] = deque(maxlen=LOOK_STATES)
         self.note = note
         """Why the gate's score is doubtful, such as a response of another model; empty if nothing is doubtful."""
@@ -502,11 +504,6 @@ class Gate:
     def token_limit(self) -> int | None:
         """The token limit by which answers are cut, for a gate that learned which ones are; else None."""
         return self._gates.token_limit
-
-    @property
-    def reads_states(self) -> bool:
-        """Whether this answer is judged by its hidden states too."""
-        return self._beside == STATES_INPUT
 
     def push(self, logprob: float, state: object = None) -> GateAction:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.
