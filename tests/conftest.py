@@ -239,12 +239,12 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
     )
 
 
-def made_up_canaries(layers: tuple[int, ...], width: int) -> CanaryStates:
-    """States of the canaries from the source of the states of `made_up`."""
+def made_up_canaries(layers: tuple[int, ...], width: int, model: str = "m") -> CanaryStates:
+    """States of the canaries from the source of made-up states."""
     names = tuple(canary.id for canary in CANARIES)
     values = np.random.default_rng(5).normal(size=(len(names), len(layers), len(CANARY_POSITIONS), width))
     ids = tuple((1, 2) for _ in names)
-    return CanaryStates("made up 1", "m", "1", "float32", layers, names, ids, ids, values.astype(np.float16))
+    return CanaryStates("made up 1", model, "1", "float32", layers, names, ids, ids, values.astype(np.float16))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import made_up_canaries
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from metaprobe.training.agreement import MIN_QUESTIONS, agreement_pairs
 from metaprobe.training.evidence import load_evidence, paired
 from metaprobe.training.training_options import WrongOptions
 
+POSITIONS_KEPT = ("prompt_last", "answer_last", "answer_mean")
 RUNS = 80
 """Questions of the planted store, each with three answers."""
 
@@ -48,7 +50,7 @@ def planted_runs(questions: int = RUNS, samples: int = 3, *, model: str = "m", s
                     logprobs=logprobs,
                     logprobs_mode="raw",
                     finish_reason="stop",
-                    hidden=Hidden(_state(rng, sure), (3,), ("prompt_last", "answer_last", "answer_mean")),
+                    hidden=Hidden(_state(rng, sure), (3,), POSITIONS_KEPT, canaries=made_up_canaries((3,), 4, model)),
                 )
             )
         told = {"question": f"What is number {number} of {seed}?", "gold": ("7",), "group": f"g{number}"} | item
@@ -63,6 +65,7 @@ def planted_runs(questions: int = RUNS, samples: int = 3, *, model: str = "m", s
 def _state(rng: np.random.Generator, sure: float) -> np.ndarray:
     values = rng.normal(0, 0.3, (1, 3, 4))
     values[..., 0] += 3 * sure
+    values[..., 3] += 1.5  # as long as the canaries' states
     return values.astype(np.float16)
 
 
