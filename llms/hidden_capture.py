@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+
+from metaprobe.records.extras import require
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from transformers import PretrainedConfig, PreTrainedModel
+except ModuleNotFoundError:
+    require("torch", "train")  # says what to install
+    require("transformers", "train")
+    raise
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import PLAIN_TEMPLATE, encode_text

@@ -66,7 +66,7 @@ def test_the_probe_reads_its_layer_and_refuses_others(planted: dict[str, Path], 
     p = probe.probability(hidden.astype(np.float32))
     assert p[evidence.table.y == 1].mean() > p[evidence.table.y == 0].mean() + 0.1
     call = Call(id="c", hidden=Hidden(activations.values[0], activations.layers, activations.positions))
-    with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="holds no canaries"):
+    with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="not checked"):
         probe.confidence(call)
     assert ConfidenceProbe.load(planted["after"], on_mismatch="ignore").confidence(call) == pytest.approx(
         float(p[0]), abs=1e-5

@@ -204,7 +204,7 @@ def test_a_checkpoint_whose_parts_do_not_fit_is_refused(estimator: SuccessEstima
 
 def test_a_table_is_learned_from_and_only_the_named_candidates_are(tmp_path: Path) -> None:
     rows = [f"{one.question},{one.agents['small'].score},{one.agents['large'].score},0.5" for one in worded(80)]
-    (tmp_path / "t.csv").write_text("\n".join(["prompt,small,large,temperature", *rows]))
+    (tmp_path / "t.csv").write_text("\n".join(["prompt,small,large,dimension", *rows]))
     train_success(tmp_path / "t.csv", SuccessOptions(out=tmp_path / "c", candidate=("large", "small")))
     assert metaprobe.load(tmp_path / "c").candidates == ("large", "small")
     train_success(worded(80), SuccessOptions(out=tmp_path / "d", candidate=("small",)))
