@@ -56,6 +56,7 @@ def test_running_out_of_files_is_one_line_and_other_errors_stay_as_they_were(
     predictor: QualityPredictor, checkpoint: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_app(Settings(checkpoint=checkpoint, auth=False), predictor=predictor)
+    caplog.clear()  # a start says which checkpoint judges, where another test has set the level of the log
 
     async def lives() -> None:
         async with app.router.lifespan_context(app):
