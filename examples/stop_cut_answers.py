@@ -51,11 +51,10 @@ def main(questions: int, learn: int) -> None:
 
 async def answer(llm: LocalLLM, gates: StreamingGate, calls: list[Call]) -> None:
     """Answers recorded questions anew, and compares with what came without a gate."""
-    canaries = llm.canaries()
     count: Counter[tuple[str, str]] = Counter()
     drawn = 0
     for call in calls:
-        gate = gates.start(question=call.messages[-1].content, max_tokens=LIMIT, canaries=canaries)
+        gate = gates.start(question=call.messages[-1].content, max_tokens=LIMIT, canaries=llm.canaries())
         drawn += await drawn_tokens(llm, gate, call)
         count["cut" if call.finish_reason == "length" else "ended", gate.action] += 1
     for recorded in ("cut", "ended"):

@@ -406,7 +406,7 @@ class LocalLLM:
         )
 
     def canaries(self) -> CanaryStates | None:
-        """Returns the states that generation gives to the canaries, which are read once.
+        """Returns the states that generation gives to the canaries. They are read again if the model has changed.
 
         None if no layers are kept, or if the model's context is too short.
         """

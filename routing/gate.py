@@ -284,7 +284,7 @@ class StreamingGate(Pretrained):
             if no_form := self._question.fault(form):
                 form = None
         if self._states is not None:
-            no_states = NO_STATES if canaries is None else self._states.guard.source_fault(canaries)
+            no_states = NO_STATES if canaries is None else self._states.guard.source_fault(canaries, model)
         beside = LOGPROBS_ALONE if form is None else QUESTION_INPUT
         if self._states is not None and not no_form and not no_states:
             beside = STATES_INPUT

@@ -181,6 +181,10 @@ def test_states_of_an_unchecked_or_failed_source_are_not_read_and_the_note_says_
     states = planted(1, 9).states[0]
     without = scores(gates, None)
     assert scores(gates, states, canaries=GOLDEN) != without
+    with pytest.warns(UserWarning, match="response of 'another'"):
+        of_another = gates.start(model="another", question=QUESTION, canaries=GOLDEN)
+    assert "the states are of another" in of_another.note
+    assert not of_another.reads_states
     for source, why in (
         (None, NO_STATES),
         (canaries(seed=5), "failed its check"),
